@@ -1,0 +1,114 @@
+# `make` lists the targets. PYTHON picks the interpreter (3.10 or newer); everything installs into .venv and .venv-test.
+
+PYTHON ?= python3
+FUZZ_SECONDS ?= 60
+
+DEMO := .venv
+TEST := .venv-test
+PIP_FLAGS := --quiet --disable-pip-version-check
+RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name target -prune -o \( -name '*.rs' -o -name Cargo.toml \) -print)
+BUILD_SOURCES := $(RUST_SOURCES) pyproject.toml
+
+# The interpreter that PyO3 is built against decides its cache key: without one the abi3 build is the same for all.
+export PYO3_NO_PYTHON := 1
+export CARGO_TERM_PROGRESS_WHEN := never
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: $(DEMO)/built ## Build, then move KV cache through NIXL between processes that lay it out differently
+	$(DEMO)/bin/python -m kvreshard.demo
+
+.PHONY: test
+test: rust-checks python-checks ## Every check that a change must pass: Rust, types, style, tests with real NIXL
+
+.PHONY: rust-checks
+rust-checks: tools-present
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	@if cargo nextest --version >/dev/null 2>&1; then \
+	  set -x; cargo nextest run --locked --no-fail-fast && cargo test --locked --doc; \
+	else \
+	  set -x; cargo test --locked --no-fail-fast; \
+	fi
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps
+
+.PHONY: python-checks
+python-checks: $(TEST)/built
+	$(TEST)/bin/ruff check
+	$(TEST)/bin/ruff format --check
+	$(TEST)/bin/mypy
+	$(TEST)/bin/basedpyright --level error
+	$(TEST)/bin/python -m pytest
+
+.PHONY: lint
+lint: $(TEST)/built ## Style and types only, with what can be mended mended
+	cargo fmt --all
+	$(TEST)/bin/ruff check --fix
+	$(TEST)/bin/ruff format
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	$(TEST)/bin/mypy
+	$(TEST)/bin/basedpyright --level error
+
+.PHONY: bench
+bench: $(TEST)/built ## Measure the planner (criterion) and the Python benches under benches/
+	cargo bench --locked -p kvreshard
+	@set -e; for bench in benches/*.py; do [ -e "$$bench" ] || continue; set -x; $(TEST)/bin/python "$$bench"; { set +x; } 2>/dev/null; done
+
+.PHONY: fuzz
+fuzz: tools-present ## Fuzz every target for FUZZ_SECONDS each (needs cargo-fuzz and a nightly toolchain)
+	@cargo fuzz --version >/dev/null 2>&1 || { echo "error: cargo-fuzz is missing: cargo install cargo-fuzz" >&2; exit 1; }
+	@set -e; cd crates/kvreshard; for target in $$(cargo +nightly fuzz list); do \
+	  (set -x; cargo +nightly fuzz run "$$target" -- -max_total_time=$(FUZZ_SECONDS)); \
+	done
+
+.PHONY: clean
+clean: ## Remove everything that was built or installed here
+	rm -rf $(DEMO) $(TEST) target dist crates/kvreshard/fuzz/target python/kvreshard/_core.*.so
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find python tests -name __pycache__ -prune -exec rm -rf {} +
+
+.PHONY: tools-present
+tools-present:
+	@command -v cargo >/dev/null || { echo "error: cargo is missing: install a Rust toolchain, 1.85 or newer" >&2; exit 1; }
+	@command -v cc >/dev/null || { echo "error: cc is missing: install a C compiler (gcc or clang), Rust links with it" >&2; exit 1; }
+
+# $(call make-venv,FOLDER): an empty environment, or an error that says what is missing.
+define make-venv
+	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) is missing: install Python 3.10 or newer, or pass PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	  echo "error: $$($(PYTHON) --version) is too old: kvreshard needs Python 3.10 or newer (pass PYTHON=...)" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "error: $(PYTHON) cannot make virtual environments: install its venv package (python3-venv on Debian and Ubuntu)" >&2; exit 1; }
+	rm -rf $(1)
+	$(PYTHON) -m venv $(1)
+endef
+
+# $(call build-into,FOLDER): the native module, built in release mode, in an editable install.
+define build-into
+	VIRTUAL_ENV="$(abspath $(1))" $(1)/bin/maturin develop --release --locked
+endef
+
+$(DEMO)/installed: requirements/build.txt requirements/demo.txt | tools-present
+	$(call make-venv,$(DEMO))
+	$(DEMO)/bin/python -m pip install $(PIP_FLAGS) --no-deps -r requirements/demo.txt
+	@touch $@
+
+$(TEST)/installed: requirements/build.txt requirements/test.txt requirements/torch.txt requirements/torch-pins.txt | tools-present
+	$(call make-venv,$(TEST))
+	$(TEST)/bin/python -m pip install $(PIP_FLAGS) --no-deps -r requirements/test.txt
+	$(TEST)/bin/python -m pip install $(PIP_FLAGS) -r requirements/torch.txt
+	@touch $@
+
+$(DEMO)/built: $(DEMO)/installed $(BUILD_SOURCES)
+	$(call build-into,$(DEMO))
+	@touch $@
+
+$(TEST)/built: $(TEST)/installed $(BUILD_SOURCES)
+	$(call build-into,$(TEST))
+	@touch $@
