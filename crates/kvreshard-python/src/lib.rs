@@ -1,11 +1,21 @@
-//! Python bindings of kvreshard.
+//! Python bindings of kvreshard: types in, numpy out, no logic.
+
+mod errors;
+mod format;
 
 use pyo3::prelude::*;
 
-/// The native module.
+/// The native module of kvreshard; import `kvreshard`.
 #[pymodule(gil_used = false)]
 mod _core {
+    use super::*;
+
     #[pymodule_export]
-    #[allow(non_upper_case_globals)]
-    const __version__: &str = env!("CARGO_PKG_VERSION");
+    use crate::format::PageFormat;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        crate::errors::register(module)
+    }
 }

@@ -1,0 +1,125 @@
+//! `PageFormat`.
+
+use std::collections::BTreeMap;
+
+use kvreshard::format::{self as core, ElementType, Types};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString, PyType};
+
+use crate::errors::Raise;
+
+#[pyclass(module = "kvreshard", frozen, eq, hash, from_py_object)]
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) struct PageFormat(pub(crate) core::PageFormat);
+
+#[pymethods]
+impl PageFormat {
+    #[new]
+    #[pyo3(signature = (notation, /, *, extents=None, types=None, dtype=None, **axes))]
+    fn new(
+        py: Python<'_>,
+        notation: &str,
+        extents: Option<BTreeMap<String, u64>>,
+        types: Option<BTreeMap<String, Bound<'_, PyAny>>>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        axes: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Self> {
+        let extents = merged(extents.unwrap_or_default(), axes)?;
+        let default = dtype.map(|dtype| element_type(dtype)).transpose()?;
+        let each = types.unwrap_or_default().into_iter().map(|(name, dtype)| Ok((name, element_type(&dtype)?)));
+        let types = Types::new(default, each.collect::<PyResult<_>>()?);
+        core::PageFormat::new(notation, &extents, &types).map(Self).raised(py)
+    }
+
+    #[getter]
+    fn notation(&self) -> &str {
+        self.0.notation()
+    }
+
+    #[getter]
+    fn canonical(&self) -> &str {
+        self.0.canonical()
+    }
+
+    #[getter]
+    fn extents(&self) -> BTreeMap<&str, u64> {
+        self.0.extents().iter().map(|(axis, extent)| (axis.as_str(), *extent)).collect()
+    }
+
+    #[getter]
+    fn types(&self) -> BTreeMap<&str, &'static str> {
+        self.0.components().iter().map(|component| (component.name().as_str(), component.dtype().name())).collect()
+    }
+
+    #[getter]
+    fn components(&self) -> Vec<&str> {
+        self.0.components().iter().map(|component| component.name().as_str()).collect()
+    }
+
+    #[getter]
+    fn page_bytes(&self) -> u64 {
+        self.0.page_bytes()
+    }
+
+    #[getter]
+    fn fingerprint(&self) -> String {
+        self.0.fingerprint().to_string()
+    }
+
+    #[pyo3(signature = (component, /, **index))]
+    fn offset(&self, py: Python<'_>, component: &str, index: Option<&Bound<'_, PyDict>>) -> PyResult<u64> {
+        let index = merged(BTreeMap::new(), index)?;
+        let index: Vec<_> = index.iter().map(|(axis, at)| (axis.as_str(), *at)).collect();
+        self.0.offset(component, &index).raised(py)
+    }
+
+    #[pyo3(signature = (other, /))]
+    fn same_bytes_as(&self, other: &Self) -> bool {
+        self.0.same_bytes_as(&other.0)
+    }
+
+    #[pyo3(signature = (**axes))]
+    fn with_extents(&self, py: Python<'_>, axes: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        self.0.with_extents(&merged(BTreeMap::new(), axes)?).map(Self).raised(py)
+    }
+
+    fn __str__(&self) -> String {
+        self.0.to_string()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("PageFormat({:?}, extents={:?}, types={:?})", self.notation(), self.extents(), self.types())
+    }
+
+    fn __getnewargs_ex__<'py>(&self, py: Python<'py>) -> PyResult<((&str,), Bound<'py, PyDict>)> {
+        let keywords = PyDict::new(py);
+        keywords.set_item("extents", self.extents())?;
+        keywords.set_item("types", self.types())?;
+        Ok(((self.notation(),), keywords))
+    }
+}
+
+/// A mapping and keywords as one mapping, each key once.
+fn merged(mut given: BTreeMap<String, u64>, keywords: Option<&Bound<'_, PyDict>>) -> PyResult<BTreeMap<String, u64>> {
+    for (axis, extent) in keywords.into_iter().flatten() {
+        let axis: String = axis.extract()?;
+        if given.insert(axis.clone(), extent.extract()?).is_some() {
+            return Err(PyTypeError::new_err(format!("axis {axis:?} is given twice: in extents and as a keyword")));
+        }
+    }
+    Ok(given)
+}
+
+/// An element type from its name, or from a dtype of torch or numpy.
+fn element_type(dtype: &Bound<'_, PyAny>) -> PyResult<ElementType> {
+    let name = if dtype.is_instance_of::<PyString>() {
+        dtype.extract::<String>()?
+    } else if let Ok(class) = dtype.cast::<PyType>() {
+        // numpy.float16 is a class, numpy.dtype("float16") and torch.float16 are not.
+        class.name()?.extract()?
+    } else {
+        dtype.str()?.extract()?
+    };
+    name.parse().raised(dtype.py())
+}
