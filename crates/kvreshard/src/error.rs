@@ -126,7 +126,9 @@ pub enum Error {
         problem: String,
     },
     /// A peer speaks a newer major version.
-    #[error("peer metadata has version {found}, this build reads up to {supported}: upgrade this side, or have the peer send version {supported}")]
+    #[error(
+        "peer metadata has version {found}, this build reads up to {supported}: upgrade this side, or have the peer send version {supported}"
+    )]
     Version {
         /// The peer's version.
         found: u64,

@@ -1,11 +1,14 @@
 //! Exact NIXL descriptor plans for moving paged KV cache between engines that lay it out differently.
 //!
 //! A page format is a nest of loops ([`format`]); a rank's memory is layers of strided page segments ([`layout`]); what one
-//! engine needs from another is a [`route`]; what one rank sends another is a [`plan`]; what NIXL is handed is in [`lower`].
+//! engine needs from another is a route; what one rank sends another is a [`plan`].
 
 pub mod error;
 pub mod format;
+pub mod layout;
 pub mod name;
+pub mod plan;
+pub mod shard;
 mod units;
 
 pub use error::{Error, Result, Side};

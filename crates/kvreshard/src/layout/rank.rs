@@ -1,0 +1,167 @@
+//! All that a peer must know of one rank.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::shard::{ContextParallel, Place};
+use crate::units::wide;
+
+use super::group::{Group, GroupKind};
+use super::layer::Layer;
+use super::region::Region;
+
+/// The axis that counts states of tokens.
+pub(crate) const TOKEN_AXIS: &str = "n";
+
+/// Bounds on what one rank may describe; a hostile peer's message is held to them before anything is allocated.
+pub(crate) const MAX_LAYERS: usize = 16_384;
+pub(crate) const MAX_SEGMENTS: usize = 131_072;
+pub(crate) const MAX_REGIONS: usize = 131_072;
+pub(crate) const MAX_GROUPS: usize = 1_024;
+
+/// Where a rank stands in its engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Position {
+    /// Tensor parallelism: which heads.
+    pub tp: Place,
+    /// Pipeline parallelism: which layers; the layers themselves are listed, this tells whether some may be elsewhere.
+    pub pp: Place,
+    /// Context parallelism: which tokens.
+    pub cp: ContextParallel,
+}
+
+impl Position {
+    /// The only rank of an engine.
+    pub const ALONE: Self = Self { tp: Place::ALONE, pp: Place::ALONE, cp: ContextParallel::WHOLE };
+}
+
+/// What a [`RankLayout`] is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RankParts {
+    /// The engine's id.
+    pub engine: String,
+    /// Counts registrations: memory that is registered anew gets a new generation, and what peers prepared for the old one is void.
+    pub generation: u64,
+    /// Where the rank stands.
+    pub position: Position,
+    /// The registrations.
+    pub regions: Vec<Region>,
+    /// The groups of layers.
+    pub groups: Vec<Group>,
+    /// The layers that this rank holds.
+    pub layers: Vec<Layer>,
+}
+
+/// All that a peer must know of one rank; valid when made, immutable, cheap to clone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RankLayout(Arc<Inner>);
+
+#[derive(Debug, PartialEq, Eq)]
+struct Inner {
+    parts: RankParts,
+    by_name: HashMap<Arc<str>, usize>,
+    states: Vec<u64>,
+}
+
+impl RankLayout {
+    /// Checks the parts against one another.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] naming layer and field: a segment outside its region, heads held that contradict the share, components
+    /// without tokens in a group that counts them, a component held twice, two layers of one name, layers of one group with
+    /// pages of different lengths. [`Error::Limit`] when there are too many of anything.
+    pub fn new(mut parts: RankParts) -> Result<Self> {
+        let segments: usize = parts.layers.iter().map(|layer| layer.segments().len()).sum();
+        for (what, found, limit) in [
+            ("layers", parts.layers.len(), MAX_LAYERS),
+            ("segments", segments, MAX_SEGMENTS),
+            ("regions", parts.regions.len(), MAX_REGIONS),
+            ("groups", parts.groups.len(), MAX_GROUPS),
+        ] {
+            if found > limit {
+                return Err(Error::limit(what, wide(found), wide(limit)));
+            }
+        }
+        if parts.layers.is_empty() {
+            return Err(Error::layout(None, "layers", 0, "at least 1"));
+        }
+        let mut by_name = HashMap::with_capacity(parts.layers.len());
+        let mut states = vec![0; parts.groups.len()];
+        let RankParts { regions, groups, layers, position, .. } = &mut parts;
+        for (index, layer) in layers.iter_mut().enumerate() {
+            layer.settle(regions, groups, position)?;
+            if by_name.insert(Arc::from(layer.name()), index).is_some() {
+                return Err(Error::layout(Some(layer.name()), "layer name", layer.name(), "each name once"));
+            }
+            if let Some(slot) = states.get_mut(layer.group()) {
+                let found = layer.states_per_page();
+                // Block ids are shared, so a block must hold the same tokens in every layer of the group.
+                if *slot != 0 && *slot != found {
+                    let expected = format!("{slot}, as in the group's other layers");
+                    return Err(Error::layout(Some(layer.name()), "states per page", found, expected));
+                }
+                *slot = found;
+            }
+        }
+        Ok(Self(Arc::new(Inner { parts, by_name, states })))
+    }
+
+    /// The engine's id.
+    pub fn engine(&self) -> &str {
+        &self.0.parts.engine
+    }
+
+    /// The generation of its registration.
+    pub fn generation(&self) -> u64 {
+        self.0.parts.generation
+    }
+
+    /// Where the rank stands in its engine.
+    pub fn position(&self) -> Position {
+        self.0.parts.position
+    }
+
+    /// The registrations.
+    pub fn regions(&self) -> &[Region] {
+        &self.0.parts.regions
+    }
+
+    /// The groups.
+    pub fn groups(&self) -> &[Group] {
+        &self.0.parts.groups
+    }
+
+    /// The layers, in the order given.
+    pub fn layers(&self) -> &[Layer] {
+        &self.0.parts.layers
+    }
+
+    /// The layer of that name.
+    pub fn layer(&self, name: &str) -> Option<&Layer> {
+        self.0.by_name.get(name).and_then(|index| self.0.parts.layers.get(*index))
+    }
+
+    /// The index of the layer of that name.
+    pub(crate) fn layer_index(&self, name: &str) -> Option<usize> {
+        self.0.by_name.get(name).copied()
+    }
+
+    /// States (indices of axis `n`) in a page of group `group`; 1 for a group of states.
+    pub fn states_per_page(&self, group: usize) -> u64 {
+        match (self.0.parts.groups.get(group).map(Group::kind), self.0.states.get(group)) {
+            (Some(GroupKind::Tokens), Some(states)) if *states > 0 => *states,
+            _ => 1,
+        }
+    }
+
+    /// The parts, to make a changed layout of them.
+    pub fn parts(&self) -> &RankParts {
+        &self.0.parts
+    }
+
+    /// Whether both are one object; equal content may still be two.
+    pub(crate) fn same_object(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}

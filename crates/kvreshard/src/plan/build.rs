@@ -1,0 +1,233 @@
+//! Puts a plan together, working once for each kind of layer instead of once for each layer.
+
+use std::sync::{Arc, OnceLock};
+
+use crate::error::{Error, Result, Side};
+use crate::layout::{GroupKind, Layer, RankLayout};
+use crate::units::wide;
+
+use super::copy::{Copy, merge};
+use super::lane::{Lane, Track, join_lanes};
+use super::matching::{Match, Take, match_layers};
+use super::period::{Paging, Period};
+use super::{Direction, GroupPair, Inner, LayerPair, Plan};
+
+/// What the layers of one kind exchange: for each pair of segments and each cell, the copies.
+struct Kind {
+    pair: usize,
+    local: usize,
+    remote: usize,
+    take: Option<Arc<Take>>,
+    segments: Vec<SegmentPair>,
+}
+
+struct SegmentPair {
+    local: usize,
+    remote: usize,
+    cells: Vec<Arc<[Copy]>>,
+}
+
+/// Plans everything that both sides hold.
+pub(super) fn all(local: &RankLayout, remote: &RankLayout, direction: Direction) -> Result<Plan> {
+    let (wanted, source) = match direction.destination() {
+        Side::Local => (local, remote),
+        Side::Remote => (remote, local),
+    };
+    let mut builder = Builder::new(local, remote);
+    for layer in wanted.layers() {
+        if source.layer(layer.name()).is_some() {
+            builder.layer(layer.name(), None)?;
+        } else if source.position().pp.size() == 1 {
+            // A source without pipeline stages has every layer, so this one has another name there or does not exist.
+            let side = if direction.destination() == Side::Local { Side::Remote } else { Side::Local };
+            return Err(Error::Missing { layer: layer.name().to_owned(), side, missing: "the layer".to_owned() });
+        }
+    }
+    builder.finish(direction)
+}
+
+/// Plans the named layers, each with its share.
+pub(super) fn some(
+    local: &RankLayout,
+    remote: &RankLayout,
+    direction: Direction,
+    takes: &[(Arc<str>, Arc<Take>)],
+) -> Result<Plan> {
+    let mut builder = Builder::new(local, remote);
+    for (name, take) in takes {
+        builder.layer(name, Some(take))?;
+    }
+    builder.finish(direction)
+}
+
+struct Builder<'a> {
+    local: &'a RankLayout,
+    remote: &'a RankLayout,
+    pairs: Vec<GroupPair>,
+    kinds: Vec<Kind>,
+    layers: Vec<LayerPair>,
+    lanes: Vec<Lane>,
+}
+
+impl<'a> Builder<'a> {
+    fn new(local: &'a RankLayout, remote: &'a RankLayout) -> Self {
+        let (kinds, layers, lanes) = (Vec::new(), Vec::new(), Vec::new());
+        Self { local, remote, pairs: Vec::new(), kinds, layers, lanes }
+    }
+
+    fn layer(&mut self, name: &str, take: Option<&Arc<Take>>) -> Result<()> {
+        let local = find(self.local, name, Side::Local)?;
+        let remote = find(self.remote, name, Side::Remote)?;
+        let pair = self.pair(local.1, remote.1)?;
+        let known = self.kinds.iter().position(|kind| {
+            let like = |layout: &RankLayout, index: usize, layer: &Layer| {
+                layout.layers().get(index).is_some_and(|known| same_kind(known, layer))
+            };
+            kind.pair == pair
+                && same_take(kind.take.as_ref(), take)
+                && like(self.local, kind.local, local.1)
+                && like(self.remote, kind.remote, remote.1)
+        });
+        let kind = match known {
+            Some(kind) => kind,
+            None => {
+                let kind = self.kind(pair, local, remote, take)?;
+                self.kinds.push(kind);
+                self.kinds.len().saturating_sub(1)
+            }
+        };
+        self.layers.push(LayerPair { local: local.0, remote: remote.0, pair, take: take.cloned() });
+        let Some(kind) = self.kinds.get(kind) else { return Ok(()) };
+        for segments in &kind.segments {
+            let here = local.1.segments().get(segments.local);
+            let there = remote.1.segments().get(segments.remote);
+            let (Some(here), Some(there)) = (here, there) else { continue };
+            let (here, there) = (Track::new(self.local, here)?, Track::new(self.remote, there)?);
+            for (cell, copies) in segments.cells.iter().enumerate() {
+                if copies.is_empty() {
+                    continue;
+                }
+                let lane = Lane { pair, cell, local: here, remote: there, copies: Arc::clone(copies) };
+                lane.prove(self.local, self.remote)?;
+                self.lanes.push(lane);
+            }
+        }
+        Ok(())
+    }
+
+    /// The pair of groups that two layers belong to, and how their pages line up.
+    fn pair(&mut self, local: &Layer, remote: &Layer) -> Result<usize> {
+        let wanted = (local.group(), remote.group());
+        if let Some(known) = self.pairs.iter().position(|pair| (pair.local, pair.remote) == wanted) {
+            return Ok(known);
+        }
+        let groups = (self.local.groups().get(wanted.0), self.remote.groups().get(wanted.1));
+        let (Some(here), Some(there)) = groups else { return Err(Error::overflow("group index")) };
+        let differs = |field: &str, local_value: String, remote_value: String| Error::Incompatible {
+            layer: Some(local.name().to_owned()),
+            field: field.to_owned(),
+            local: local_value,
+            remote: remote_value,
+            remedy: None,
+        };
+        if here.kind() != there.kind() {
+            return Err(differs("group kind", here.kind().to_string(), there.kind().to_string()));
+        }
+        if here.tokens_per_state() != there.tokens_per_state() {
+            let (ours, theirs) = (here.tokens_per_state().to_string(), there.tokens_per_state().to_string());
+            return Err(differs("tokens per state", ours, theirs));
+        }
+        let period = match here.kind() {
+            GroupKind::State => Period::whole(),
+            GroupKind::Tokens => {
+                let paging = |layout: &RankLayout, group: usize| Paging {
+                    states: layout.states_per_page(group),
+                    context: layout.position().cp,
+                };
+                Period::new(paging(self.local, wanted.0), paging(self.remote, wanted.1))?
+            }
+        };
+        let pair = GroupPair { local: wanted.0, remote: wanted.1, kind: here.kind(), period: Arc::new(period) };
+        self.pairs.push(pair);
+        Ok(self.pairs.len().saturating_sub(1))
+    }
+
+    fn kind(
+        &self,
+        pair: usize,
+        local: (usize, &Layer),
+        remote: (usize, &Layer),
+        take: Option<&Arc<Take>>,
+    ) -> Result<Kind> {
+        let matches = match_layers(local.1, remote.1, take.map(Arc::as_ref))?;
+        let groups = self.pairs.get(pair).ok_or_else(|| Error::overflow("group pair"))?;
+        let mut segments: Vec<SegmentPair> = Vec::new();
+        let mut rest = matches.as_slice();
+        while let Some(first) = rest.first() {
+            let of = (first.local_segment, first.remote_segment);
+            // `match_layers` lists the matches of two segments one after the other.
+            let len = rest.iter().take_while(|m| (m.local_segment, m.remote_segment) == of).count();
+            let (these, others) = rest.split_at_checked(len).unwrap_or((rest, &[]));
+            let mut cells = Vec::with_capacity(groups.period.cells.len());
+            for cell in &groups.period.cells {
+                cells.push(copies_of(these, groups.kind, &cell.spans(None)?)?.into());
+            }
+            segments.push(SegmentPair { local: of.0, remote: of.1, cells });
+            rest = others;
+        }
+        Ok(Kind { pair, local: local.0, remote: remote.0, take: take.cloned(), segments })
+    }
+
+    fn finish(self, direction: Direction) -> Result<Plan> {
+        Ok(Plan(Arc::new(Inner {
+            local: self.local.clone(),
+            remote: self.remote.clone(),
+            direction,
+            pairs: self.pairs,
+            layers: self.layers,
+            lanes: join_lanes(self.lanes)?,
+            digest: OnceLock::new(),
+        })))
+    }
+}
+
+/// What matches carry for the given stretches of states.
+pub(crate) fn copies_of(
+    matches: &[Match<'_>],
+    kind: GroupKind,
+    spans: &[super::axis::Span],
+) -> Result<Vec<Copy>> {
+    let mut copies = Vec::new();
+    for one in matches {
+        copies.extend(one.copies(kind, spans)?);
+        super::copy::bounded("copies of one pair of segments", wide(copies.len()), 1 << 18)?;
+    }
+    merge(copies)
+}
+
+fn find<'a>(layout: &'a RankLayout, name: &str, side: Side) -> Result<(usize, &'a Layer)> {
+    layout.layer_index(name).and_then(|index| Some((index, layout.layers().get(index)?))).ok_or_else(|| Error::Missing {
+        layer: name.to_owned(),
+        side,
+        missing: "the layer".to_owned(),
+    })
+}
+
+fn same_take(one: Option<&Arc<Take>>, other: Option<&Arc<Take>>) -> bool {
+    match (one, other) {
+        (None, None) => true,
+        (Some(one), Some(other)) => Arc::ptr_eq(one, other) || one == other,
+        _ => false,
+    }
+}
+
+/// Whether two layers of one rank are built alike, wherever they lie.
+fn same_kind(one: &Layer, other: &Layer) -> bool {
+    one.totals() == other.totals()
+        && one.segments().len() == other.segments().len()
+        && one
+            .segments()
+            .iter()
+            .zip(other.segments())
+            .all(|(a, b)| a.format().same_bytes_as(b.format()) && a.shares() == b.shares())
+}

@@ -1,0 +1,149 @@
+//! A lane: what one pair of pages exchanges, between one stretch of pages on each side.
+//!
+//! ```text
+//! local pages    |..AAAA....BB|..AAAA....BB|        copies say which bytes of a page,
+//! remote pages   |AAAA..|BB....|AAAA..|BB....|      ids of a request say which pages
+//! ```
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::layout::{RankLayout, Segment};
+use crate::units::{add, mul, sub};
+
+use super::copy::{Copy, MAX_EXACT_RUNS, compress, join};
+
+/// Equidistant pages on one side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Track {
+    pub(crate) region: usize,
+    pub(crate) stride: u64,
+    pub(crate) pages: u64,
+    /// Where the copies of page 0 count from.
+    pub(crate) address: u64,
+}
+
+impl Track {
+    pub(crate) fn new(layout: &RankLayout, segment: &Segment) -> Result<Self> {
+        let region = layout.regions().get(segment.region()).ok_or_else(|| Error::overflow("region index"))?;
+        Ok(Self {
+            region: segment.region(),
+            stride: segment.page_stride(),
+            pages: segment.pages(),
+            address: add(region.base(), segment.offset(), "region base + offset")?,
+        })
+    }
+
+    /// One bad address kills the connection to a peer for all requests: proves that `end` bytes of the last page are inside.
+    fn prove(&self, layout: &RankLayout, end: u64) -> Result<()> {
+        let region = layout.regions().get(self.region).ok_or_else(|| Error::overflow("region index"))?;
+        let term = "address of the last page";
+        let last = add(self.address, mul(sub(self.pages, 1, term)?, self.stride, term)?, term)?;
+        if add(last, end, term)? > add(region.base(), region.bytes(), term)? {
+            return Err(Error::overflow("a planned run outside its region"));
+        }
+        Ok(())
+    }
+}
+
+/// Copies between the pages of two tracks, for one cell of one pair of groups.
+#[derive(Debug, Clone)]
+pub(crate) struct Lane {
+    pub(crate) pair: usize,
+    pub(crate) cell: usize,
+    pub(crate) local: Track,
+    pub(crate) remote: Track,
+    pub(crate) copies: Arc<[Copy]>,
+}
+
+impl Lane {
+    pub(crate) fn prove(&self, local: &RankLayout, remote: &RankLayout) -> Result<()> {
+        let (mut here, mut there) = (0, 0);
+        for copy in self.copies.iter() {
+            here = here.max(copy.local_end()?);
+            there = there.max(copy.remote_end()?);
+        }
+        self.local.prove(local, here)?;
+        self.remote.prove(remote, there)
+    }
+
+    pub(crate) fn runs(&self) -> Result<u64> {
+        self.copies.iter().try_fold(0, |sum, copy| add(sum, copy.runs()?, "runs of a lane"))
+    }
+
+    /// The addresses on the local side that page 0 spans.
+    fn reach(&self) -> Result<(u64, u64)> {
+        let (mut start, mut end) = (u64::MAX, 0);
+        for copy in self.copies.iter() {
+            start = start.min(add(self.local.address, copy.local, "run address")?);
+            end = end.max(add(self.local.address, copy.local_end()?, "run address")?);
+        }
+        Ok((start, end))
+    }
+}
+
+/// Joins runs of lanes whose pages step together on both sides: K with V in two segments, layer with layer in packed rows.
+pub(crate) fn join_lanes(lanes: Vec<Lane>) -> Result<Vec<Lane>> {
+    type Key = (usize, usize, (usize, u64, u64), (usize, u64, u64));
+    let key = |lane: &Lane| -> Key {
+        let track = |track: &Track| (track.region, track.stride, track.pages);
+        (lane.pair, lane.cell, track(&lane.local), track(&lane.remote))
+    };
+    let mut families: BTreeMap<Key, Vec<usize>> = BTreeMap::new();
+    for (index, lane) in lanes.iter().enumerate() {
+        families.entry(key(lane)).or_default().push(index);
+    }
+    if families.len() == lanes.len() {
+        return Ok(lanes);
+    }
+    // In the order of each family's first lane, so that layers stay in the order given.
+    let mut families: Vec<Vec<usize>> = families.into_values().collect();
+    families.sort_unstable_by_key(|members| members.first().copied());
+    let mut joined = Vec::with_capacity(lanes.len());
+    for members in families {
+        let members: Vec<&Lane> = members.iter().filter_map(|index| lanes.get(*index)).collect();
+        match join_family(&members)? {
+            Some(lane) => joined.push(lane),
+            None => joined.extend(members.into_iter().cloned()),
+        }
+    }
+    Ok(joined)
+}
+
+/// One lane for all, if any two of them touch or interleave on the local side.
+fn join_family(members: &[&Lane]) -> Result<Option<Lane>> {
+    let mut reaches = Vec::with_capacity(members.len());
+    let mut runs = 0;
+    for lane in members {
+        reaches.push(lane.reach()?);
+        runs = add(runs, lane.runs()?, "runs of lanes")?;
+    }
+    reaches.sort_unstable();
+    let apart = reaches.iter().zip(reaches.iter().skip(1)).all(|(one, next)| one.1 < next.0);
+    let first = members.first().copied();
+    let (Some(first), false, true) = (first, apart, runs <= MAX_EXACT_RUNS) else { return Ok(None) };
+    let term = "run address";
+    let base = members.iter().fold((u64::MAX, u64::MAX), |base, lane| {
+        (base.0.min(lane.local.address), base.1.min(lane.remote.address))
+    });
+    let mut expanded = Vec::new();
+    for lane in members {
+        let shift = (sub(lane.local.address, base.0, term)?, sub(lane.remote.address, base.1, term)?);
+        for copy in lane.copies.iter() {
+            let mut moved = copy.clone();
+            moved.local = add(moved.local, shift.0, term)?;
+            moved.remote = add(moved.remote, shift.1, term)?;
+            moved.expand(&mut expanded)?;
+        }
+    }
+    let single = |run: super::copy::Run| Copy { run: run.len, loops: Vec::new(), local: run.local, remote: run.remote };
+    let copies = compress(join(expanded)?.into_iter().map(single))?;
+    Ok(Some(Lane {
+        pair: first.pair,
+        cell: first.cell,
+        local: Track { address: base.0, ..first.local },
+        remote: Track { address: base.1, ..first.remote },
+        copies: copies.into(),
+    }))
+}

@@ -1,0 +1,189 @@
+//! Which component of which segment goes with which: by name, after both sides proved to mean the same elements.
+
+use crate::error::{Error, Result};
+use crate::format::{Component, Digit};
+use crate::layout::{GroupKind, Layer, Segment, Shares, TOKEN_AXIS};
+use crate::name::Name;
+use crate::units::sub;
+
+use super::axis::{Span, refine};
+use super::copy::{Copy, bounded};
+
+/// The most copies that one pair of segments may need before they are merged.
+const MAX_COPIES: u64 = 65_536;
+
+/// What one edge carries of a layer: an interval of each sharded axis, and whether it carries what is not sharded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Take {
+    /// The interval of each sharded axis, in global members; an axis that is not named is not carried.
+    pub shares: Shares,
+    /// Whether components without a sharded axis come along.
+    pub replicated: bool,
+}
+
+/// A component of two segments, with the stretch of its sharded axis that both hold.
+pub(crate) struct Match<'a> {
+    pub(crate) local_segment: usize,
+    pub(crate) remote_segment: usize,
+    local: &'a Component,
+    remote: &'a Component,
+    axis: Option<Name>,
+    share: Span,
+}
+
+/// Matches the components of two layers of one name.
+///
+/// # Errors
+/// [`Error::Incompatible`] naming the layer, and the component, type, axis or total that differs: bytes copied all the same would
+/// be read as something else.
+pub(crate) fn match_layers<'a>(local: &'a Layer, remote: &'a Layer, take: Option<&Take>) -> Result<Vec<Match<'a>>> {
+    check_totals(local, remote)?;
+    check_components(local, remote)?;
+    let mut matches = Vec::new();
+    for (local_segment, here) in local.segments().iter().enumerate() {
+        for (remote_segment, there) in remote.segments().iter().enumerate() {
+            for component in here.format().components() {
+                let Some(other) = there.format().component(component.name().as_ref()) else { continue };
+                let (Some(held), Some(given)) = (local.held(here, component), remote.held(there, other)) else { continue };
+                if held.axis != given.axis {
+                    let side = |axis: Option<Name>| axis.map_or_else(|| "replicated".to_owned(), |a| format!("sharded by {a}"));
+                    return Err(differs(
+                        local,
+                        format!("component {}", component.name()),
+                        side(held.axis),
+                        side(given.axis),
+                    ));
+                }
+                check_elements(local, component, other, held.axis.as_ref(), here, there)?;
+                let wanted = match (&held.axis, take) {
+                    (_, None) => Some(held.interval),
+                    (None, Some(take)) => take.replicated.then_some(held.interval),
+                    (Some(axis), Some(take)) => take.shares.get(axis),
+                };
+                let common = wanted.and_then(|wanted| held.interval.intersect(given.interval)?.intersect(wanted));
+                let Some(common) = common else { continue };
+                let share = Span {
+                    local: sub(common.start(), held.interval.start(), "share")?,
+                    remote: sub(common.start(), given.interval.start(), "share")?,
+                    len: common.len(),
+                };
+                matches.push(Match { local_segment, remote_segment, local: component, remote: other, axis: held.axis, share });
+            }
+        }
+    }
+    Ok(matches)
+}
+
+fn differs(layer: &Layer, field: String, local: impl ToString, remote: impl ToString) -> Error {
+    Error::Incompatible {
+        layer: Some(layer.name().to_owned()),
+        field,
+        local: local.to_string(),
+        remote: remote.to_string(),
+        remedy: None,
+    }
+}
+
+fn check_totals(local: &Layer, remote: &Layer) -> Result<()> {
+    let of = |layer: &Layer, axis: &Name| layer.total(axis).map_or_else(|| "not sharded".to_owned(), |total| total.to_string());
+    for (axis, _) in local.totals().iter().chain(remote.totals()) {
+        if local.total(axis) != remote.total(axis) {
+            return Err(differs(local, format!("total of axis {axis}"), of(local, axis), of(remote, axis)));
+        }
+    }
+    Ok(())
+}
+
+/// Both sides must hold the same components, in whatever segments.
+fn check_components(local: &Layer, remote: &Layer) -> Result<()> {
+    let holds = |layer: &Layer, name: &str| layer.segments().iter().any(|s| s.format().component(name).is_some());
+    for (one, other, flipped) in [(local, remote, false), (remote, local, true)] {
+        for component in one.segments().iter().flat_map(|segment| segment.format().components()) {
+            if !holds(other, component.name().as_ref()) {
+                let (here, there) = if flipped { ("absent", "present") } else { ("present", "absent") };
+                let field = format!("component {}", component.name());
+                let (here, there) = (format!("{here} in {}", notations(local)), format!("{there} in {}", notations(remote)));
+                return Err(differs(local, field, here, there));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn notations(layer: &Layer) -> String {
+    let mut texts: Vec<String> = layer.segments().iter().map(|s| format!("`{}`", s.format().notation())).collect();
+    texts.dedup();
+    texts.join(", ")
+}
+
+/// Types, encodings and the extents of content axes must be equal: an element is moved as it is.
+fn check_elements(
+    layer: &Layer,
+    local: &Component,
+    remote: &Component,
+    sharded: Option<&Name>,
+    here: &Segment,
+    there: &Segment,
+) -> Result<()> {
+    if local.dtype() != remote.dtype() {
+        return Err(Error::Incompatible {
+            layer: Some(layer.name().to_owned()),
+            field: format!("element type of component {}", local.name()),
+            local: format!("{} (`{}`)", local.dtype().name(), here.format().notation()),
+            remote: format!("{} (`{}`)", remote.dtype().name(), there.format().notation()),
+            remedy: Some("values would have to be converted; run both engines with one cache type".to_owned()),
+        });
+    }
+    let content = |component: &Component, axis: &Name| {
+        if axis.as_ref() == TOKEN_AXIS || Some(axis) == sharded { 1 } else { component.extent(axis.as_ref()).unwrap_or(1) }
+    };
+    for (axis, _) in local.axes().chain(remote.axes()) {
+        let (ours, theirs) = (content(local, axis), content(remote, axis));
+        if ours != theirs {
+            let name = if axis.is_anonymous() { "the loops without a name".to_owned() } else { format!("axis {axis}") };
+            return Err(differs(
+                layer,
+                format!("extent of {name} in component {}", local.name()),
+                format!("{ours} (`{}`)", here.format().notation()),
+                format!("{theirs} (`{}`)", there.format().notation()),
+            ));
+        }
+    }
+    Ok(())
+}
+
+impl Match<'_> {
+    /// The copies that carry this component for the states in `tokens`.
+    pub(crate) fn copies(&self, kind: GroupKind, tokens: &[Span]) -> Result<Vec<Copy>> {
+        let element = self.local.dtype().bytes();
+        let mut copies =
+            vec![Copy { run: element, loops: Vec::new(), local: self.local.base(), remote: self.remote.base() }];
+        let axes = self.local.axes().map(|(axis, _)| axis);
+        let others = self.remote.axes().map(|(axis, _)| axis).filter(|axis| self.local.extent(axis.as_ref()).is_none());
+        for axis in axes.chain(others) {
+            let (here, there) = (digits_of(self.local, axis), digits_of(self.remote, axis));
+            let along = if Some(axis) == self.axis.as_ref() {
+                refine(here, there, &[self.share], element)?
+            } else if axis.as_ref() == TOKEN_AXIS && kind == GroupKind::Tokens {
+                refine(here, there, tokens, element)?
+            } else {
+                let len = self.local.extent(axis.as_ref()).unwrap_or(1);
+                refine(here, there, &[Span { local: 0, remote: 0, len }], element)?
+            };
+            let product = copies.len().saturating_mul(along.len());
+            bounded("copies of one component", crate::units::wide(product), MAX_COPIES)?;
+            let mut next = Vec::with_capacity(product);
+            for outer in &along {
+                for inner in &copies {
+                    next.push(outer.times(inner)?);
+                }
+            }
+            copies = next;
+        }
+        Ok(copies)
+    }
+}
+
+fn digits_of<'a>(component: &'a Component, axis: &Name) -> &'a [Digit] {
+    component.axes().find(|(name, _)| *name == axis).map(|(_, digits)| digits).unwrap_or_default()
+}
