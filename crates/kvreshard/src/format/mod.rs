@@ -20,6 +20,7 @@ mod dtype;
 mod grammar;
 mod nest;
 mod normal;
+mod presets;
 mod print;
 mod types;
 
@@ -31,6 +32,7 @@ use std::sync::Arc;
 pub use dtype::ElementType;
 pub use grammar::{MAX_COMPONENTS, MAX_LOOPS, MAX_NESTING, MAX_NOTATION_BYTES};
 pub use normal::{Component, Digit, Fingerprint};
+pub use presets::{Kind, Parameter, Preset, Value, preset, presets};
 pub use types::Types;
 
 use crate::error::{Error, Result};
