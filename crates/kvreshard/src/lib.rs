@@ -6,8 +6,10 @@
 pub mod error;
 pub mod format;
 pub mod layout;
+pub mod lower;
 pub mod name;
 pub mod plan;
+pub mod request;
 pub mod shard;
 mod units;
 

@@ -98,14 +98,6 @@ impl ContextParallel {
         self.interleave
     }
 
-    /// The global state at local position `position` of this rank.
-    pub(crate) fn global(self, position: u64) -> Result<u64> {
-        let term = "global token of a local position";
-        let round = div(position, self.interleave, term)?;
-        let turn = add(mul(round, self.place.size, term)?, self.place.rank, term)?;
-        add(mul(turn, self.interleave, term)?, rem(position, self.interleave, term)?, term)
-    }
-
     /// How many states below the global state `state` belong to this rank: the local position of the first one at or after it.
     pub(crate) fn count_below(self, state: u64) -> Result<u64> {
         let term = "local position of a global token";

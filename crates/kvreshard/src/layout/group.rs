@@ -92,11 +92,6 @@ impl TokensPerState {
         let whole = div_ceil(token, self.tokens, "tokens_per_state")?;
         mul(whole, self.states, "token * states per token")
     }
-
-    /// The first token of `state`, rounded down to a whole token.
-    pub(crate) fn token_of(self, state: u64) -> Result<u64> {
-        mul(div(state, self.states, "tokens_per_state")?, self.tokens, "state * tokens per state")
-    }
 }
 
 impl fmt::Display for TokensPerState {
@@ -118,12 +113,8 @@ pub struct Group {
 
 impl Group {
     /// One page a block, one token a state, every token kept.
-    pub const PLAIN: Self = Self {
-        kind: GroupKind::Tokens,
-        pages_per_block: 1,
-        tokens_per_state: TokensPerState::ONE,
-        window: None,
-    };
+    pub const PLAIN: Self =
+        Self { kind: GroupKind::Tokens, pages_per_block: 1, tokens_per_state: TokensPerState::ONE, window: None };
 
     /// `window` is the number of last tokens that the group keeps: its block lists may begin late on either side.
     ///

@@ -164,7 +164,12 @@ impl Layer {
             let sharded = self.totals.iter().filter(|(axis, _)| component.extent(axis.as_ref()).is_some()).count();
             if sharded > 1 {
                 let found = format!("{sharded} sharded axes");
-                return Err(Error::layout(Some(&self.name), format!("component {}", component.name()), found, "one at most"));
+                return Err(Error::layout(
+                    Some(&self.name),
+                    format!("component {}", component.name()),
+                    found,
+                    "one at most",
+                ));
             }
         }
         Ok(())

@@ -159,9 +159,4 @@ impl RankLayout {
     pub fn parts(&self) -> &RankParts {
         &self.0.parts
     }
-
-    /// Whether both are one object; equal content may still be two.
-    pub(crate) fn same_object(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
 }

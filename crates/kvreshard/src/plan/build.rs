@@ -96,7 +96,7 @@ impl<'a> Builder<'a> {
                 self.kinds.len().saturating_sub(1)
             }
         };
-        self.layers.push(LayerPair { local: local.0, remote: remote.0, pair, take: take.cloned() });
+        self.layers.push(LayerPair { local: local.0, remote: remote.0, pair, take: take.cloned(), kind });
         let Some(kind) = self.kinds.get(kind) else { return Ok(()) };
         for segments in &kind.segments {
             let here = local.1.segments().get(segments.local);
@@ -162,18 +162,14 @@ impl<'a> Builder<'a> {
         let matches = match_layers(local.1, remote.1, take.map(Arc::as_ref))?;
         let groups = self.pairs.get(pair).ok_or_else(|| Error::overflow("group pair"))?;
         let mut segments: Vec<SegmentPair> = Vec::new();
-        let mut rest = matches.as_slice();
-        while let Some(first) = rest.first() {
-            let of = (first.local_segment, first.remote_segment);
-            // `match_layers` lists the matches of two segments one after the other.
-            let len = rest.iter().take_while(|m| (m.local_segment, m.remote_segment) == of).count();
-            let (these, others) = rest.split_at_checked(len).unwrap_or((rest, &[]));
+        // `match_layers` lists the matches of two segments one after the other.
+        for these in matches.chunk_by(|a, b| a.segments() == b.segments()) {
+            let Some((local, remote)) = these.first().map(Match::segments) else { continue };
             let mut cells = Vec::with_capacity(groups.period.cells.len());
             for cell in &groups.period.cells {
                 cells.push(copies_of(these, groups.kind, &cell.spans(None)?)?.into());
             }
-            segments.push(SegmentPair { local: of.0, remote: of.1, cells });
-            rest = others;
+            segments.push(SegmentPair { local, remote, cells });
         }
         Ok(Kind { pair, local: local.0, remote: remote.0, take: take.cloned(), segments })
     }
@@ -192,11 +188,7 @@ impl<'a> Builder<'a> {
 }
 
 /// What matches carry for the given stretches of states.
-pub(crate) fn copies_of(
-    matches: &[Match<'_>],
-    kind: GroupKind,
-    spans: &[super::axis::Span],
-) -> Result<Vec<Copy>> {
+pub(crate) fn copies_of(matches: &[Match<'_>], kind: GroupKind, spans: &[super::axis::Span]) -> Result<Vec<Copy>> {
     let mut copies = Vec::new();
     for one in matches {
         copies.extend(one.copies(kind, spans)?);
@@ -206,11 +198,10 @@ pub(crate) fn copies_of(
 }
 
 fn find<'a>(layout: &'a RankLayout, name: &str, side: Side) -> Result<(usize, &'a Layer)> {
-    layout.layer_index(name).and_then(|index| Some((index, layout.layers().get(index)?))).ok_or_else(|| Error::Missing {
-        layer: name.to_owned(),
-        side,
-        missing: "the layer".to_owned(),
-    })
+    layout
+        .layer_index(name)
+        .and_then(|index| Some((index, layout.layers().get(index)?)))
+        .ok_or_else(|| Error::Missing { layer: name.to_owned(), side, missing: "the layer".to_owned() })
 }
 
 fn same_take(one: Option<&Arc<Take>>, other: Option<&Arc<Take>>) -> bool {

@@ -165,7 +165,12 @@ pub(crate) fn merge(mut copies: Vec<Copy>) -> Result<Vec<Copy>> {
     if wide(joined.len()) == runs && copies.len() == 1 {
         return Ok(copies);
     }
-    compress(joined.into_iter().map(|run| Copy { run: run.len, loops: Vec::new(), local: run.local, remote: run.remote }))
+    compress(joined.into_iter().map(|run| Copy {
+        run: run.len,
+        loops: Vec::new(),
+        local: run.local,
+        remote: run.remote,
+    }))
 }
 
 /// Two copies of which the second begins where the first ends, on both sides and at every turn of the same loops. The pair is

@@ -124,9 +124,9 @@ fn join_family(members: &[&Lane]) -> Result<Option<Lane>> {
     let first = members.first().copied();
     let (Some(first), false, true) = (first, apart, runs <= MAX_EXACT_RUNS) else { return Ok(None) };
     let term = "run address";
-    let base = members.iter().fold((u64::MAX, u64::MAX), |base, lane| {
-        (base.0.min(lane.local.address), base.1.min(lane.remote.address))
-    });
+    let base = members
+        .iter()
+        .fold((u64::MAX, u64::MAX), |base, lane| (base.0.min(lane.local.address), base.1.min(lane.remote.address)));
     let mut expanded = Vec::new();
     for lane in members {
         let shift = (sub(lane.local.address, base.0, term)?, sub(lane.remote.address, base.1, term)?);

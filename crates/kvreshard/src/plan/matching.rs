@@ -1,6 +1,6 @@
 //! Which component of which segment goes with which: by name, after both sides proved to mean the same elements.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Side};
 use crate::format::{Component, Digit};
 use crate::layout::{GroupKind, Layer, Segment, Shares, TOKEN_AXIS};
 use crate::name::Name;
@@ -23,8 +23,8 @@ pub struct Take {
 
 /// A component of two segments, with the stretch of its sharded axis that both hold.
 pub(crate) struct Match<'a> {
-    pub(crate) local_segment: usize,
-    pub(crate) remote_segment: usize,
+    local_segment: usize,
+    remote_segment: usize,
     local: &'a Component,
     remote: &'a Component,
     axis: Option<Name>,
@@ -44,9 +44,13 @@ pub(crate) fn match_layers<'a>(local: &'a Layer, remote: &'a Layer, take: Option
         for (remote_segment, there) in remote.segments().iter().enumerate() {
             for component in here.format().components() {
                 let Some(other) = there.format().component(component.name().as_ref()) else { continue };
-                let (Some(held), Some(given)) = (local.held(here, component), remote.held(there, other)) else { continue };
+                let (Some(held), Some(given)) = (local.held(here, component), remote.held(there, other)) else {
+                    continue;
+                };
                 if held.axis != given.axis {
-                    let side = |axis: Option<Name>| axis.map_or_else(|| "replicated".to_owned(), |a| format!("sharded by {a}"));
+                    let side = |axis: Option<Name>| {
+                        axis.map_or_else(|| "replicated".to_owned(), |a| format!("sharded by {a}"))
+                    };
                     return Err(differs(
                         local,
                         format!("component {}", component.name()),
@@ -67,7 +71,14 @@ pub(crate) fn match_layers<'a>(local: &'a Layer, remote: &'a Layer, take: Option
                     remote: sub(common.start(), given.interval.start(), "share")?,
                     len: common.len(),
                 };
-                matches.push(Match { local_segment, remote_segment, local: component, remote: other, axis: held.axis, share });
+                matches.push(Match {
+                    local_segment,
+                    remote_segment,
+                    local: component,
+                    remote: other,
+                    axis: held.axis,
+                    share,
+                });
             }
         }
     }
@@ -85,7 +96,9 @@ fn differs(layer: &Layer, field: String, local: impl ToString, remote: impl ToSt
 }
 
 fn check_totals(local: &Layer, remote: &Layer) -> Result<()> {
-    let of = |layer: &Layer, axis: &Name| layer.total(axis).map_or_else(|| "not sharded".to_owned(), |total| total.to_string());
+    let of = |layer: &Layer, axis: &Name| {
+        layer.total(axis).map_or_else(|| "not sharded".to_owned(), |total| total.to_string())
+    };
     for (axis, _) in local.totals().iter().chain(remote.totals()) {
         if local.total(axis) != remote.total(axis) {
             return Err(differs(local, format!("total of axis {axis}"), of(local, axis), of(remote, axis)));
@@ -102,7 +115,8 @@ fn check_components(local: &Layer, remote: &Layer) -> Result<()> {
             if !holds(other, component.name().as_ref()) {
                 let (here, there) = if flipped { ("absent", "present") } else { ("present", "absent") };
                 let field = format!("component {}", component.name());
-                let (here, there) = (format!("{here} in {}", notations(local)), format!("{there} in {}", notations(remote)));
+                let (here, there) =
+                    (format!("{here} in {}", notations(local)), format!("{there} in {}", notations(remote)));
                 return Err(differs(local, field, here, there));
             }
         }
@@ -135,7 +149,11 @@ fn check_elements(
         });
     }
     let content = |component: &Component, axis: &Name| {
-        if axis.as_ref() == TOKEN_AXIS || Some(axis) == sharded { 1 } else { component.extent(axis.as_ref()).unwrap_or(1) }
+        if axis.as_ref() == TOKEN_AXIS || Some(axis) == sharded {
+            1
+        } else {
+            component.extent(axis.as_ref()).unwrap_or(1)
+        }
     };
     for (axis, _) in local.axes().chain(remote.axes()) {
         let (ours, theirs) = (content(local, axis), content(remote, axis));
@@ -153,21 +171,45 @@ fn check_elements(
 }
 
 impl Match<'_> {
+    /// The local and the remote segment.
+    pub(crate) const fn segments(&self) -> (usize, usize) {
+        (self.local_segment, self.remote_segment)
+    }
+
     /// The copies that carry this component for the states in `tokens`.
     pub(crate) fn copies(&self, kind: GroupKind, tokens: &[Span]) -> Result<Vec<Copy>> {
-        let element = self.local.dtype().bytes();
-        let mut copies =
-            vec![Copy { run: element, loops: Vec::new(), local: self.local.base(), remote: self.remote.base() }];
-        let axes = self.local.axes().map(|(axis, _)| axis);
-        let others = self.remote.axes().map(|(axis, _)| axis).filter(|axis| self.local.extent(axis.as_ref()).is_none());
+        self.walk(self.local, self.remote, self.share, kind, tokens)
+    }
+
+    /// Where this component's bytes of the states in `tokens` lie on one side: copies of that side onto itself.
+    pub(crate) fn bytes_of(&self, side: Side, kind: GroupKind, tokens: &[Span]) -> Result<Vec<Copy>> {
+        let (component, at) = match side {
+            Side::Local => (self.local, self.share.local),
+            Side::Remote => (self.remote, self.share.remote),
+        };
+        self.walk(component, component, Span { local: at, remote: at, len: self.share.len }, kind, tokens)
+    }
+
+    fn walk(
+        &self,
+        local: &Component,
+        remote: &Component,
+        share: Span,
+        kind: GroupKind,
+        tokens: &[Span],
+    ) -> Result<Vec<Copy>> {
+        let element = local.dtype().bytes();
+        let mut copies = vec![Copy { run: element, loops: Vec::new(), local: local.base(), remote: remote.base() }];
+        let axes = local.axes().map(|(axis, _)| axis);
+        let others = remote.axes().map(|(axis, _)| axis).filter(|axis| local.extent(axis.as_ref()).is_none());
         for axis in axes.chain(others) {
-            let (here, there) = (digits_of(self.local, axis), digits_of(self.remote, axis));
+            let (here, there) = (digits_of(local, axis), digits_of(remote, axis));
             let along = if Some(axis) == self.axis.as_ref() {
-                refine(here, there, &[self.share], element)?
+                refine(here, there, &[share], element)?
             } else if axis.as_ref() == TOKEN_AXIS && kind == GroupKind::Tokens {
                 refine(here, there, tokens, element)?
             } else {
-                let len = self.local.extent(axis.as_ref()).unwrap_or(1);
+                let len = local.extent(axis.as_ref()).unwrap_or(1);
                 refine(here, there, &[Span { local: 0, remote: 0, len }], element)?
             };
             let product = copies.len().saturating_mul(along.len());

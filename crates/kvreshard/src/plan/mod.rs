@@ -6,7 +6,7 @@
 //! 4. [`lane`]: runs that touch on both sides joined across components, segments and layers.
 
 pub(crate) mod axis;
-mod build;
+pub(crate) mod build;
 pub(crate) mod copy;
 pub(crate) mod lane;
 pub(crate) mod matching;
@@ -98,6 +98,8 @@ pub(crate) struct LayerPair {
     pub(crate) remote: usize,
     pub(crate) pair: usize,
     pub(crate) take: Option<Arc<Take>>,
+    /// Layers with one number are built alike on both sides.
+    pub(crate) kind: usize,
 }
 
 /// The plan of one edge. Immutable, cheap to clone; its size does not depend on how many pages there are.

@@ -133,8 +133,7 @@ impl Period {
         let term = "period of both sides' pages";
         let states = lcm(local.repeat()?, remote.repeat()?, term)?;
         let pages = |side: Paging| div(div(states, side.context.place().size(), term)?, side.states, term);
-        let mut period =
-            Self { states, local_pages: pages(local)?, remote_pages: pages(remote)?, cells: Vec::new() };
+        let mut period = Self { states, local_pages: pages(local)?, remote_pages: pages(remote)?, cells: Vec::new() };
         let mut state = 0;
         let mut steps = 0_usize;
         while state < states {
@@ -163,7 +162,8 @@ impl Period {
         let piece =
             Piece { states, local_at: rem(here, local.states, term)?, remote_at: rem(there, remote.states, term)? };
         // Page numbers never decrease with the state, so a pair of pages that was left does not come back.
-        let last = self.cells.last_mut().filter(|cell| cell.local_page == local_page && cell.remote_page == remote_page);
+        let last =
+            self.cells.last_mut().filter(|cell| cell.local_page == local_page && cell.remote_page == remote_page);
         match last {
             Some(cell) => {
                 cell.reach = Interval::new(cell.reach.start(), states.end()).ok_or_else(|| Error::overflow(term))?;

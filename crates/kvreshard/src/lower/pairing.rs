@@ -1,0 +1,328 @@
+//! Which page goes with which, for one request.
+//!
+//! Blocks are paired by global token. For every cell of a period (a local and a remote page that share tokens) this keeps the page
+//! ids of both sides; a cell that the wanted tokens cover in part is kept apart:
+//!
+//! ```text
+//! wanted                   |=========================|
+//! cells         |----------|----------|----------|----------|
+//!                           whole      whole      partial: exact list, or rounded up to the page's end
+//! ```
+
+use crate::error::{Error, Result, Side};
+use crate::layout::{GroupKind, RankLayout};
+use crate::plan::Plan;
+use crate::plan::period::{Cell, Paging, Period};
+use crate::request::Request;
+use crate::units::{Interval, add, div, div_ceil, mul, rem, sub, wide};
+
+/// Page ids of one cell, on both sides, in ascending order of the local ids.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct CellPages {
+    pub(crate) local: Vec<i32>,
+    pub(crate) remote: Vec<i32>,
+}
+
+/// A cell of which only some states are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Partial {
+    pub(crate) pair: usize,
+    pub(crate) cell: usize,
+    pub(crate) local_page: i32,
+    pub(crate) remote_page: i32,
+    /// The states wanted, counted from the start of the period.
+    pub(crate) states: Interval,
+    /// Whether states at the front of the cell are not wanted: rounding down would overwrite what is already there.
+    pub(crate) front: bool,
+}
+
+/// States of a destination page that no source byte will fill.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Bare {
+    pub(crate) pair: usize,
+    pub(crate) page: i32,
+    pub(crate) states: Interval,
+}
+
+/// The pages of one request, paired.
+#[derive(Debug)]
+pub struct Pairing<'a> {
+    pub(crate) plan: &'a Plan,
+    /// For each pair of groups, each cell of its period.
+    pub(crate) pages: Vec<Vec<CellPages>>,
+    pub(crate) partial: Vec<Partial>,
+    pub(crate) bare: Vec<Bare>,
+}
+
+/// One side's pages for one group.
+struct SidePages<'a> {
+    side: Side,
+    group: usize,
+    ids: &'a [i32],
+    ratio: u64,
+    /// Number of the first page, counted from global token 0 on this rank.
+    first: u64,
+    /// The state at which the first page begins.
+    state: u64,
+    /// Ids must be below this.
+    limit: u64,
+    windowed: bool,
+}
+
+impl<'a> Pairing<'a> {
+    /// Pairs the blocks of `request`.
+    ///
+    /// # Errors
+    /// [`Error::Request`] naming side, group and value: an id that is negative or not below the number of pages, a destination block
+    /// named twice, blocks that begin or end inside what is wanted, a first token that is not at a page boundary.
+    pub fn new(plan: &'a Plan, request: &Request) -> Result<Self> {
+        let mut pairing = Self { plan, pages: Vec::new(), partial: Vec::new(), bare: Vec::new() };
+        for (index, groups) in plan.pairs().iter().enumerate() {
+            let mut limits = (u64::MAX, u64::MAX);
+            for lane in plan.lanes().iter().filter(|lane| lane.pair == index) {
+                limits = (limits.0.min(lane.local.pages), limits.1.min(lane.remote.pages));
+            }
+            let local = SidePages::new(plan.local(), Side::Local, groups.local, request, limits.0)?;
+            let remote = SidePages::new(plan.remote(), Side::Remote, groups.remote, request, limits.1)?;
+            let mut cells = vec![CellPages::default(); groups.period.cells.len()];
+            match groups.kind {
+                GroupKind::State => pair_states(&local, &remote, &mut cells)?,
+                GroupKind::Tokens => {
+                    pairing.pair_tokens(index, &groups.period, &local, &remote, request.tokens(), &mut cells)?;
+                }
+            }
+            for pages in &mut cells {
+                settle(pages, plan.direction().destination(), groups.local, groups.remote)?;
+            }
+            pairing.pages.push(cells);
+        }
+        Ok(pairing)
+    }
+
+    /// Whether prepared rows can serve the request. They cannot when the wanted tokens begin inside a row; their end is rounded up
+    /// to the row's end, inside pages that the request owns alone.
+    pub fn fits_rows(&self) -> bool {
+        !self.partial.iter().any(|partial| partial.front)
+    }
+
+    fn pair_tokens(
+        &mut self,
+        pair: usize,
+        period: &Period,
+        local: &SidePages<'_>,
+        remote: &SidePages<'_>,
+        tokens: Interval,
+        out: &mut [CellPages],
+    ) -> Result<()> {
+        let writes = self.plan.direction().destination();
+        let (to, from) = if writes == Side::Local { (local, remote) } else { (remote, local) };
+        if to.ids.is_empty() || tokens.is_empty() {
+            return Ok(());
+        }
+        let scale = self.plan.side(writes).groups().get(to.group).map(crate::layout::Group::tokens_per_state);
+        let scale = scale.unwrap_or(crate::layout::TokensPerState::ONE);
+        let Some(start) = scale.state_at(tokens.start())? else {
+            return Err(to.bad("tokens start", tokens.start(), format!("a multiple of {scale} tokens a state")));
+        };
+        let wanted = Interval::new(start.max(to.state), scale.states_covering(tokens.end())?);
+        let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty()) else { return Ok(()) };
+        let term = "state of a period";
+        let mut turn = div(wanted.start(), period.states, term)?;
+        let turns = div_ceil(wanted.end(), period.states, term)?;
+        while turn < turns {
+            let base = mul(turn, period.states, term)?;
+            for (index, cell) in period.cells.iter().enumerate() {
+                let reach = shifted(cell.reach, base)?;
+                let Some(part) = reach.intersect(wanted) else { continue };
+                let numbers = |pages: u64, page: u64| add(mul(turn, pages, term)?, page, term);
+                let here = local.page(numbers(period.local_pages, cell.local_page)?, local.side == writes)?;
+                let there = remote.page(numbers(period.remote_pages, cell.remote_page)?, remote.side == writes)?;
+                let clip = Interval::new(sub(part.start(), base, term)?, sub(part.end(), base, term)?)
+                    .ok_or_else(|| Error::overflow(term))?;
+                let (target, source) = if writes == Side::Local { (here, there) } else { (there, here) };
+                match (target, source) {
+                    // Pages before the destination's first block are there already.
+                    (None, _) => {}
+                    (Some(page), None) if from.windowed || to.windowed => {
+                        self.lay_bare(pair, cell, page, clip, writes)?
+                    }
+                    (Some(_), None) => {
+                        let found = from.first_token_text();
+                        return Err(from.bad("first block", found, format!("at or before state {}", part.start())));
+                    }
+                    (Some(page), Some(other)) => {
+                        let (here, there) = if writes == Side::Local { (page, other) } else { (other, page) };
+                        let pages = out.get_mut(index).ok_or_else(|| Error::overflow("cell index"))?;
+                        pages.local.push(here);
+                        pages.remote.push(there);
+                        if part != reach {
+                            self.partial.push(Partial {
+                                pair,
+                                cell: index,
+                                local_page: here,
+                                remote_page: there,
+                                states: clip,
+                                front: part.start() > reach.start(),
+                            });
+                        }
+                    }
+                }
+            }
+            turn = add(turn, 1, term)?;
+        }
+        self.lay_tail_bare(pair, to, wanted)
+    }
+
+    /// Wanted states whose source page is outside the window that the source kept.
+    fn lay_bare(&mut self, pair: usize, cell: &Cell, page: i32, clip: Interval, writes: Side) -> Result<()> {
+        for span in cell.spans(Some(clip))? {
+            let at = if writes == Side::Local { span.local } else { span.remote };
+            let states = Interval::new(at, add(at, span.len, "state in a page")?);
+            let states = states.ok_or_else(|| Error::overflow("state in a page"))?;
+            self.bare.push(Bare { pair, page, states });
+        }
+        Ok(())
+    }
+
+    /// The rest of the last destination page, after the last wanted state.
+    fn lay_tail_bare(&mut self, pair: usize, to: &SidePages<'_>, wanted: Interval) -> Result<()> {
+        let layout = self.plan.side(to.side);
+        let paging = Paging { states: layout.states_per_page(to.group), context: layout.position().cp };
+        let term = "position in a page";
+        let end = paging.context.count_below(wanted.end())?;
+        let within = rem(end, paging.states, term)?;
+        if within == 0 || end <= paging.context.count_below(wanted.start())? {
+            return Ok(());
+        }
+        if let Some(page) = to.page(div(end, paging.states, term)?, true)? {
+            let states = Interval::new(within, paging.states).ok_or_else(|| Error::overflow(term))?;
+            self.bare.push(Bare { pair, page, states });
+        }
+        Ok(())
+    }
+}
+
+impl<'a> SidePages<'a> {
+    fn new(layout: &RankLayout, side: Side, group: usize, request: &'a Request, limit: u64) -> Result<Self> {
+        let blocks = request.blocks(side, group)?;
+        let about = layout.groups().get(group).ok_or_else(|| Error::overflow("group index"))?;
+        let mut pages = Self {
+            side,
+            group,
+            ids: blocks.ids(),
+            ratio: about.pages_per_block(),
+            first: 0,
+            state: 0,
+            limit: limit.min(1 << 31),
+            windowed: about.window().is_some(),
+        };
+        if about.kind() == GroupKind::Tokens {
+            let first = blocks.first_token();
+            let states = layout.states_per_page(group);
+            let expected = || "the first token of a page".to_owned();
+            let Some(state) = about.tokens_per_state().state_at(first)? else {
+                return Err(pages.bad("first token", first, expected()));
+            };
+            let position = layout.position().cp.count_below(state)?;
+            if rem(position, states, "first token")? != 0 {
+                return Err(pages.bad("first token", first, expected()));
+            }
+            pages.first = div(position, states, "first token")?;
+            pages.state = state;
+        }
+        Ok(pages)
+    }
+
+    fn bad(&self, field: &str, found: impl ToString, expected: String) -> Error {
+        let field = field.to_owned();
+        Error::Request { side: self.side, group: Some(self.group), field, found: found.to_string(), expected }
+    }
+
+    fn first_token_text(&self) -> String {
+        format!("at state {}", self.state)
+    }
+
+    /// The id of page number `number`; `None` when it lies before the first block.
+    fn page(&self, number: u64, writes: bool) -> Result<Option<i32>> {
+        let Some(at) = number.checked_sub(self.first) else { return Ok(None) };
+        let block = div(at, self.ratio, "page of a block")?;
+        let Some(id) = usize::try_from(block).ok().and_then(|block| self.ids.get(block)) else {
+            let role = if writes { "written" } else { "read" };
+            let needed = add(block, 1, "blocks")?;
+            return Err(self.bad("blocks", self.ids.len(), format!("at least {needed}, for the tokens to be {role}")));
+        };
+        self.id(*id, rem(at, self.ratio, "page of a block")?).map(Some)
+    }
+
+    /// The id of the `within`-th page of block `id`.
+    fn id(&self, id: i32, within: u64) -> Result<i32> {
+        let page = u64::try_from(id).ok().and_then(|id| id.checked_mul(self.ratio)?.checked_add(within));
+        match page.filter(|page| *page < self.limit).and_then(|page| i32::try_from(page).ok()) {
+            Some(page) => Ok(page),
+            None => {
+                let blocks = div(self.limit, self.ratio, "blocks")?;
+                Err(self.bad("block id", id, format!("at least 0 and below {blocks}")))
+            }
+        }
+    }
+}
+
+/// States move whole: block with block, in the order given.
+fn pair_states(local: &SidePages<'_>, remote: &SidePages<'_>, out: &mut [CellPages]) -> Result<()> {
+    let count = |side: &SidePages<'_>| mul(wide(side.ids.len()), side.ratio, "pages of states");
+    if count(local)? != count(remote)? {
+        let expected = format!("{} pages, as many as on the remote side: states move whole", count(remote)?);
+        return Err(local.bad("state blocks", count(local)?, expected));
+    }
+    let Some(pages) = out.first_mut() else { return Ok(()) };
+    for (side, ids) in [(local, &mut pages.local), (remote, &mut pages.remote)] {
+        for id in side.ids {
+            for within in 0..side.ratio {
+                ids.push(side.id(*id, within)?);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Orders by local id, so that neighbours in memory are neighbours in the list and NIXL can join them; refuses a destination page
+/// that would be written twice.
+fn settle(pages: &mut CellPages, writes: Side, local: usize, remote: usize) -> Result<()> {
+    if !pages.local.is_sorted() {
+        let mut pairs: Vec<(i32, i32)> = pages.local.iter().copied().zip(pages.remote.iter().copied()).collect();
+        pairs.sort_unstable();
+        pages.local.clear();
+        pages.remote.clear();
+        for (here, there) in pairs {
+            pages.local.push(here);
+            pages.remote.push(there);
+        }
+    }
+    let (targets, group) = match writes {
+        Side::Local => (&pages.local, local),
+        Side::Remote => (&pages.remote, remote),
+    };
+    let twice = |sorted: &[i32]| sorted.iter().zip(sorted.iter().skip(1)).find(|(a, b)| a == b).map(|(a, _)| *a);
+    let repeated = if targets.is_sorted() {
+        twice(targets)
+    } else {
+        let mut sorted = targets.clone();
+        sorted.sort_unstable();
+        twice(&sorted)
+    };
+    match repeated {
+        None => Ok(()),
+        Some(page) => Err(Error::Request {
+            side: writes,
+            group: Some(group),
+            field: "page".to_owned(),
+            found: page.to_string(),
+            expected: "each destination page once".to_owned(),
+        }),
+    }
+}
+
+fn shifted(interval: Interval, by: u64) -> Result<Interval> {
+    let term = "state of a period";
+    Interval::new(add(interval.start(), by, term)?, add(interval.end(), by, term)?).ok_or_else(|| Error::overflow(term))
+}

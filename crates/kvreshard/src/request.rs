@@ -1,0 +1,70 @@
+//! What a transfer is asked to move: tokens, and on each side the blocks that hold them.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result, Side};
+use crate::units::Interval;
+
+/// The blocks of one group on one side, in token order.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Blocks {
+    ids: Arc<[i32]>,
+    first_token: u64,
+}
+
+impl Blocks {
+    /// Scheduler blocks `ids`; the first one begins at global token `first_token`. A prefix hit is a `first_token` above 0, not a
+    /// shorter tail: blocks are paired by token, never counted from the end of a list.
+    pub fn new(ids: impl Into<Arc<[i32]>>, first_token: u64) -> Self {
+        Self { ids: ids.into(), first_token }
+    }
+
+    /// The block ids.
+    pub fn ids(&self) -> &[i32] {
+        &self.ids
+    }
+
+    /// The global token at which the first block begins.
+    pub const fn first_token(&self) -> u64 {
+        self.first_token
+    }
+}
+
+/// Tokens to move, and for each group of either side its blocks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    tokens: Interval,
+    local: Vec<Blocks>,
+    remote: Vec<Blocks>,
+}
+
+impl Request {
+    /// `tokens` are global tokens; `local` and `remote` have one entry for each group of that side, in its order. Tokens before the
+    /// first block of the destination are not wanted (it has them already); groups of states ignore tokens and move every block.
+    pub const fn new(tokens: Interval, local: Vec<Blocks>, remote: Vec<Blocks>) -> Self {
+        Self { tokens, local, remote }
+    }
+
+    /// The global tokens wanted.
+    pub const fn tokens(&self) -> Interval {
+        self.tokens
+    }
+
+    /// The blocks of group `group` on `side`.
+    ///
+    /// # Errors
+    /// [`Error::Request`] when the request has none for that group.
+    pub fn blocks(&self, side: Side, group: usize) -> Result<&Blocks> {
+        let lists = match side {
+            Side::Local => &self.local,
+            Side::Remote => &self.remote,
+        };
+        lists.get(group).ok_or_else(|| Error::Request {
+            side,
+            group: Some(group),
+            field: "block lists".to_owned(),
+            found: lists.len().to_string(),
+            expected: "one for each group of that side".to_owned(),
+        })
+    }
+}
