@@ -1,31 +1,50 @@
-"""Exact NIXL descriptor plans for moving paged KV cache between engines that lay it out differently."""
+"""Exact NIXL descriptor plans for moving paged KV cache between engines that lay it out differently.
+
+A :class:`PageFormat` says which byte of a page is which element. A :class:`RankLayout` says where a rank's pages are. From two of
+them :func:`plan` makes the smallest descriptor lists that move one side's cache into the other's pages, or raises an
+:class:`Error` that names what does not fit. Nothing here copies bytes; ``kvreshard.nixl`` hands the plans to NIXL.
+"""
 
 from kvreshard._core import (
     ArithmeticOverflow,
     Error,
     FormatError,
+    Group,
     IncompatibleLayout,
+    Layer,
     LayoutError,
     LimitExceeded,
     MissingLayer,
     PageFormat,
+    RankLayout,
+    Region,
     RequestError,
+    Segment,
     VerificationError,
     WireError,
     __version__,
+    preset,
+    presets,
 )
 
 __all__ = [
     "ArithmeticOverflow",
     "Error",
     "FormatError",
+    "Group",
     "IncompatibleLayout",
+    "Layer",
     "LayoutError",
     "LimitExceeded",
     "MissingLayer",
     "PageFormat",
+    "RankLayout",
+    "Region",
     "RequestError",
+    "Segment",
     "VerificationError",
     "WireError",
     "__version__",
+    "preset",
+    "presets",
 ]

@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use kvreshard::format::{self as core, ElementType, Types};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString, PyType};
+use pyo3::types::{PyDict, PyType};
 
+use crate::NewArguments;
 use crate::errors::Raise;
 
+/// Which byte of a page is which element: a nest of loops, its extents and element types.
 #[pyclass(module = "kvreshard", frozen, eq, hash, from_py_object)]
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct PageFormat(pub(crate) core::PageFormat);
@@ -88,11 +90,11 @@ impl PageFormat {
         self.0.to_string()
     }
 
-    fn __repr__(&self) -> String {
+    pub(crate) fn __repr__(&self) -> String {
         format!("PageFormat({:?}, extents={:?}, types={:?})", self.notation(), self.extents(), self.types())
     }
 
-    fn __getnewargs_ex__<'py>(&self, py: Python<'py>) -> PyResult<((&str,), Bound<'py, PyDict>)> {
+    fn __getnewargs_ex__<'py>(&self, py: Python<'py>) -> NewArguments<'py, (&str,)> {
         let keywords = PyDict::new(py);
         keywords.set_item("extents", self.extents())?;
         keywords.set_item("types", self.types())?;
@@ -111,15 +113,34 @@ fn merged(mut given: BTreeMap<String, u64>, keywords: Option<&Bound<'_, PyDict>>
     Ok(given)
 }
 
-/// An element type from its name, or from a dtype of torch or numpy.
 fn element_type(dtype: &Bound<'_, PyAny>) -> PyResult<ElementType> {
-    let name = if dtype.is_instance_of::<PyString>() {
-        dtype.extract::<String>()?
-    } else if let Ok(class) = dtype.cast::<PyType>() {
-        // numpy.float16 is a class, numpy.dtype("float16") and torch.float16 are not.
-        class.name()?.extract()?
-    } else {
-        dtype.str()?.extract()?
-    };
-    name.parse().raised(dtype.py())
+    type_name(dtype)?.parse().raised(dtype.py())
+}
+
+/// The name of an element type, of a dtype of torch or numpy, or of a class such as `numpy.float16`.
+fn type_name(dtype: &Bound<'_, PyAny>) -> PyResult<String> {
+    match dtype.cast::<PyType>() {
+        Ok(class) => class.name()?.extract(),
+        Err(_) => dtype.str()?.extract(),
+    }
+}
+
+/// A page format that an engine is known to use, by name.
+#[pyfunction]
+#[pyo3(signature = (name, /, **parameters))]
+pub(crate) fn preset(py: Python<'_>, name: &str, parameters: Option<&Bound<'_, PyDict>>) -> PyResult<PageFormat> {
+    let parameters = parameters.into_iter().flatten().map(|(parameter, value)| {
+        let value = match value.extract::<u64>() {
+            Ok(number) => core::Value::Number(number),
+            Err(_) => core::Value::Text(type_name(&value)?),
+        };
+        Ok((parameter.extract()?, value))
+    });
+    core::preset(name, &parameters.collect::<PyResult<_>>()?).map(PageFormat).raised(py)
+}
+
+/// The names that `preset` knows.
+#[pyfunction]
+pub(crate) fn presets() -> Vec<&'static str> {
+    core::presets().iter().map(|preset| preset.name).collect()
 }

@@ -2,8 +2,14 @@
 
 mod errors;
 mod format;
+mod layer;
+mod layout;
 
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+/// What pickle calls the constructor with: positions and keywords.
+type NewArguments<'py, A> = PyResult<(A, Bound<'py, PyDict>)>;
 
 /// The native module of kvreshard; import `kvreshard`.
 #[pymodule(gil_used = false)]
@@ -11,7 +17,11 @@ mod _core {
     use super::*;
 
     #[pymodule_export]
-    use crate::format::PageFormat;
+    use crate::format::{PageFormat, preset, presets};
+    #[pymodule_export]
+    use crate::layer::{Group, Layer, Region, Segment};
+    #[pymodule_export]
+    use crate::layout::RankLayout;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

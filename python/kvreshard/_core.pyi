@@ -1,0 +1,606 @@
+"""The native module of kvreshard. Import ``kvreshard``, which re-exports it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, Literal, TypeAlias, final
+
+import numpy as np
+import numpy.typing as npt
+
+__version__: str
+"""The version of the package."""
+
+Memory: TypeAlias = Literal["DRAM", "VRAM"]
+Direction: TypeAlias = Literal["read", "write"]
+BlockIds: TypeAlias = npt.NDArray[np.int32] | npt.NDArray[np.int64] | Sequence[int]
+
+class Error(Exception):
+    """Base of every error that kvreshard raises.
+
+    The text is a sentence; the attributes are its parts. An attribute that does not apply is ``None``.
+    """
+
+    layer: str | None
+    """The layer that is concerned."""
+    field: str | None
+    """What is wrong: an axis, an extent, a component, a count, a term of a sum."""
+    local: str | None
+    """The value on the side that plans and issues the transfer."""
+    remote: str | None
+    """The peer's value."""
+    found: str | int | None
+    """The value that was given, or what is wrong with ``field``."""
+    expected: str | None
+    """The value, or the rule, that would be right."""
+    remedy: str | None
+    """What to set or choose, where something helps."""
+    at: int | None
+    """Byte offset in the notation (:class:`FormatError`), address (:class:`VerificationError`)."""
+    side: Literal["local", "remote"] | None
+    """The side at fault."""
+    limit: int | None
+    """The bound that was passed, or the newest version that is understood."""
+    group: int | None
+    """Index of the group that is concerned."""
+
+class FormatError(Error):
+    """A page format does not parse, or an axis, an extent, a component or a type does not fit it.
+
+    Attributes: ``field``, ``found``, ``expected``, and ``at``, where the notation is at fault.
+    """
+
+class LayoutError(Error):
+    """A rank's own description contradicts itself. Attributes: ``layer``, ``field``, ``found``, ``expected``."""
+
+class IncompatibleLayout(Error):
+    """Two sides do not fit: copied bytes would not mean the same.
+
+    Attributes: ``layer``, ``field``, ``local``, ``remote``, ``remedy``.
+    """
+
+class MissingLayer(Error):
+    """A layer is wanted that no rank of the other side holds. Attributes: ``layer``, ``side``, ``field`` (the part missing)."""
+
+class RequestError(Error):
+    """A request names blocks, tokens or groups that do not exist or do not suffice.
+
+    Attributes: ``side``, ``group``, ``field``, ``found``, ``expected``.
+    """
+
+class WireError(Error):
+    """A peer's message does not decode, or is of a newer version.
+
+    Attributes: ``field`` (where decoding stopped), ``found``, and ``limit``, where the version is at fault.
+    """
+
+class LimitExceeded(Error):
+    """A bound on size or count was passed. Attributes: ``field``, ``found``, ``limit``."""
+
+class ArithmeticOverflow(Error):
+    """An address, a product or a sum does not fit 64 bits. Attribute: ``field`` (the term)."""
+
+class VerificationError(Error):
+    """A plan does not do exactly what is needed. Attributes: ``layer``, ``found``, ``side``, ``at`` (an address)."""
+
+@final
+class PageFormat:
+    """Which byte of a page is which element: a nest of loops, its extents and element types.
+
+    Immutable, valid when made. Formats are equal (and hash alike) if every byte of a page means the same in both, however they are
+    written::
+
+        PageFormat("k[h d/8 n d%8] v[h n/8 d n%8]", h=8, n=16, d=128, dtype="bf16")
+
+    Args:
+        notation: Loops outermost first; a component lists its own inner loops in brackets. ``a/8`` and ``a%8`` are the upper and lower
+            digit of axis ``a``, a bare number is a loop without a name, parentheses group, ``pad[..]`` is bytes that nobody reads.
+        extents: The extent of every axis that the notation names, as a mapping; or as keywords.
+        types: The element type of components by name: ``bf16``, ``f16``, ``f32``, ``f8e4m3fn``, ``fp4x2``, ``u8``, ...; names and
+            dtypes of torch and numpy are understood.
+        dtype: The element type of the components that ``types`` does not name.
+        axes: Extents as keywords.
+
+    Raises:
+        FormatError: The notation, an extent or a type is wrong.
+        LimitExceeded: The notation is too long or too deep.
+        ArithmeticOverflow: The page does not fit 64 bits.
+    """
+
+    def __new__(
+        cls,
+        notation: str,
+        /,
+        *,
+        extents: Mapping[str, int] | None = None,
+        types: Mapping[str, Any] | None = None,
+        dtype: Any = None,
+        **axes: int,
+    ) -> PageFormat: ...
+    @property
+    def notation(self) -> str:
+        """The notation as written, its white space normalised."""
+    @property
+    def canonical(self) -> str:
+        """The notation without what makes no difference at these extents; equal formats have the same."""
+    @property
+    def extents(self) -> dict[str, int]:
+        """The extent of every axis that the notation names. Indexes, not bytes."""
+    @property
+    def types(self) -> dict[str, str]:
+        """The element type of each component."""
+    @property
+    def components(self) -> list[str]:
+        """The components in order of first appearance, pads not among them."""
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one page, pads included."""
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the normal form, 64 hex digits: the same on every machine."""
+    def offset(self, component: str, /, **index: int) -> int:
+        """Byte offset in the page of one element.
+
+        Args:
+            component: The component's name.
+            index: The index along every axis of the component.
+
+        Raises:
+            FormatError: No such component; an axis is missing, unknown or out of range.
+        """
+    def same_bytes_as(self, other: PageFormat, /) -> bool:
+        """Whether every byte of a page means the same in both: what ``==`` asks."""
+    def with_extents(self, **axes: int) -> PageFormat:
+        """The same nest and types with other extents, such as another rank's number of heads.
+
+        Raises:
+            FormatError: As the constructor.
+        """
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+
+def preset(name: str, /, **parameters: int | str) -> PageFormat:
+    """A format that an engine is known to use, by name.
+
+    Raises:
+        FormatError: No such preset; a parameter is missing, unknown or does not fit.
+    """
+
+def presets() -> list[str]:
+    """The names that :func:`preset` knows, sorted."""
+
+@final
+class Region:
+    """One NIXL registration.
+
+    Args:
+        base: The first address.
+        bytes: The length.
+        device: NIXL's device id: 0 for host memory, the CUDA ordinal for device memory.
+        memory: The kind of memory, by NIXL's names.
+
+    Raises:
+        LayoutError: The region is empty, or the kind of memory unknown.
+        ArithmeticOverflow: Its end does not fit 64 bits.
+    """
+
+    def __new__(cls, base: int, bytes: int, device: int = 0, memory: Memory = "DRAM") -> Region: ...
+    @property
+    def base(self) -> int:
+        """The first address."""
+    @property
+    def bytes(self) -> int:
+        """The length in bytes."""
+    @property
+    def device(self) -> int:
+        """NIXL's device id."""
+    @property
+    def memory(self) -> Memory:
+        """Host (``DRAM``) or device memory (``VRAM``)."""
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+
+@final
+class Segment:
+    """A strided run of pages in a region: page ``i`` starts ``offset + i * page_stride`` bytes into it.
+
+    Args:
+        region: The registration that it lies in.
+        format: How each page is built.
+        pages: How many pages.
+        page_stride: Bytes from one page to the next; the page bytes where not given.
+        offset: Bytes from the start of the region to page 0.
+        holds: The half-open interval of each sharded axis that it holds, such as ``{"h": (0, 4)}``. Axes not given get the rank's
+            tensor-parallel share. A format without the axis is a plane at the one index given here.
+
+    Raises:
+        LayoutError: No pages, pages that overlap, or a reversed interval.
+        ArithmeticOverflow: The span does not fit 64 bits.
+    """
+
+    def __new__(
+        cls,
+        region: Region,
+        format: PageFormat,
+        *,
+        pages: int,
+        page_stride: int | None = None,
+        offset: int = 0,
+        holds: Mapping[str, tuple[int, int]] | None = None,
+    ) -> Segment: ...
+    @property
+    def region(self) -> Region:
+        """The registration that it lies in."""
+    @property
+    def format(self) -> PageFormat:
+        """How each page is built."""
+    @property
+    def pages(self) -> int:
+        """How many pages."""
+    @property
+    def page_stride(self) -> int:
+        """Bytes from one page to the next."""
+    @property
+    def offset(self) -> int:
+        """Bytes from the start of the region to page 0."""
+    @property
+    def holds(self) -> dict[str, tuple[int, int]]:
+        """The half-open interval of each sharded axis; complete once the segment is read back from a :class:`RankLayout`."""
+    def __eq__(self, other: object, /) -> bool: ...
+
+@final
+class Layer:
+    """One model layer's cache on one rank. Peers match layers by name, never by index.
+
+    Args:
+        name: The name that peers match by.
+        segments: At least one; several where K and V stand apart, or each head has a plane of its own.
+        totals: For every sharded axis, its extent over all ranks: ``{"h": 8}``. Without one the layer is replicated (MLA).
+        group: Index of its group in the rank's list of groups.
+
+    Raises:
+        LayoutError: No segments, or a total that is zero or of the token axis.
+    """
+
+    def __new__(
+        cls,
+        name: str,
+        segments: Sequence[Segment],
+        *,
+        totals: Mapping[str, int] | None = None,
+        group: int = 0,
+    ) -> Layer: ...
+    @property
+    def name(self) -> str:
+        """The name that peers match by."""
+    @property
+    def segments(self) -> list[Segment]:
+        """The segments, in the order given."""
+    @property
+    def totals(self) -> dict[str, int]:
+        """For every sharded axis, its extent over all ranks."""
+    @property
+    def group(self) -> int:
+        """Index of its group."""
+    def __eq__(self, other: object, /) -> bool: ...
+
+@final
+class Group:
+    """Layers that share block ids. Block ``b`` is the pages ``b * pages_per_block`` to ``(b + 1) * pages_per_block - 1``.
+
+    Args:
+        kind: Whether a block holds consecutive ``tokens`` or one whole ``state`` (Mamba and its like).
+        pages_per_block: Kernel pages in a block of the scheduler.
+        tokens_per_state: Tokens for one index of axis ``n``: 4 where a compressor keeps one state for four tokens,
+            ``Fraction(1, 4)`` where four states belong to a token.
+        window: How many last tokens are kept (sliding window); ``None`` keeps all.
+
+    Raises:
+        LayoutError: An unknown kind, or a count that is zero.
+    """
+
+    def __new__(
+        cls,
+        kind: Literal["tokens", "state"] = "tokens",
+        *,
+        pages_per_block: int = 1,
+        tokens_per_state: int | Fraction = 1,
+        window: int | None = None,
+    ) -> Group: ...
+    @property
+    def kind(self) -> Literal["tokens", "state"]:
+        """What a block holds."""
+    @property
+    def pages_per_block(self) -> int:
+        """Kernel pages in a block of the scheduler."""
+    @property
+    def tokens_per_state(self) -> Fraction:
+        """Tokens for one index of axis ``n``."""
+    @property
+    def window(self) -> int | None:
+        """How many last tokens are kept; ``None`` keeps all."""
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+
+@final
+class RankLayout:
+    """All that a peer must know of one rank; immutable, valid when made.
+
+    Args:
+        engine: The engine's id.
+        layers: The layers that this rank holds.
+        groups: The groups that the layers refer to; one group of tokens where not given.
+        generation: Counts registrations. Memory that is registered anew gets a new one, and what peers prepared is void.
+        tp: Tensor-parallel rank and size. A segment without ``holds`` holds ``[rank*total//size, (rank+1)*total//size)`` of each
+            sharded axis, or the one index ``rank*total//size`` when there are more ranks than indexes.
+        pp: Pipeline-parallel rank and size.
+        cp: Context-parallel rank and size.
+        cp_interleave: How many consecutive states a context-parallel rank gets at a time.
+
+    Raises:
+        LayoutError: A segment outside its region, heads in a page that contradict the share, two layers of one name, ...
+        LimitExceeded: Too many of anything.
+        ArithmeticOverflow: An address does not fit 64 bits.
+    """
+
+    def __new__(
+        cls,
+        *,
+        engine: str,
+        layers: Sequence[Layer],
+        groups: Sequence[Group] | None = None,
+        generation: int = 0,
+        tp: tuple[int, int] = (0, 1),
+        pp: tuple[int, int] = (0, 1),
+        cp: tuple[int, int] = (0, 1),
+        cp_interleave: int = 1,
+    ) -> RankLayout: ...
+    @property
+    def engine(self) -> str:
+        """The engine's id."""
+    @property
+    def generation(self) -> int:
+        """The generation of its registration."""
+    @property
+    def tp(self) -> tuple[int, int]:
+        """Tensor-parallel rank and size."""
+    @property
+    def pp(self) -> tuple[int, int]:
+        """Pipeline-parallel rank and size."""
+    @property
+    def cp(self) -> tuple[int, int]:
+        """Context-parallel rank and size."""
+    @property
+    def cp_interleave(self) -> int:
+        """How many consecutive states a context-parallel rank gets at a time; 1 where there is one rank."""
+    @property
+    def regions(self) -> list[Region]:
+        """The registrations, each once, in order of first use."""
+    @property
+    def groups(self) -> list[Group]:
+        """The groups."""
+    @property
+    def layers(self) -> list[Layer]:
+        """The layers, in the order given, with every segment's ``holds`` filled in."""
+    def to_bytes(self) -> bytes:
+        """The layout as a message for a peer."""
+    @staticmethod
+    def from_bytes(data: bytes, /) -> RankLayout:
+        """Reads a peer's message. Every field is validated, sizes before anything is allocated. Releases the GIL.
+
+        Raises:
+            WireError: The message does not decode, or is of a newer version.
+            LayoutError, FormatError, LimitExceeded, ArithmeticOverflow: It decodes, but describes nothing that can be.
+        """
+    def __eq__(self, other: object, /) -> bool: ...
+
+@final
+class Engine:
+    """The ranks of one engine.
+
+    Args:
+        ranks: The layout of every rank, in any order.
+
+    Raises:
+        LayoutError: The ranks contradict one another.
+    """
+
+    def __new__(cls, ranks: Iterable[RankLayout]) -> Engine: ...
+    @staticmethod
+    def uniform(rank: RankLayout, /) -> Engine:
+        """An engine whose ranks are all like this one, each with its share of the heads.
+
+        Raises:
+            LayoutError: The rank cannot stand for the others.
+        """
+    @property
+    def ranks(self) -> list[RankLayout]:
+        """The layout of every rank, by rank index."""
+    def __len__(self) -> int: ...
+
+@final
+class Edge:
+    """What one local and one remote rank have to do with each other. Made by :func:`route`."""
+
+    @property
+    def local(self) -> int:
+        """Index of the local rank in its engine."""
+    @property
+    def remote(self) -> int:
+        """Index of the remote rank in its engine."""
+    @property
+    def layers(self) -> list[str]:
+        """The layers that cross."""
+    def __eq__(self, other: object, /) -> bool: ...
+
+@final
+class Route:
+    """Which rank gets what from which. Both sides compute the same. Made by :func:`route`."""
+
+    @property
+    def edges(self) -> list[Edge]:
+        """The pairs of ranks between which bytes move."""
+    @property
+    def notify(self) -> list[tuple[int, int]]:
+        """Pairs ``(local, remote)`` of ranks that only notify: nothing moves, but the source must hear that the request is done."""
+    @property
+    def readers(self) -> list[int]:
+        """For each rank of the source, how many notices end a request there."""
+    def edges_of(self, *, local: int | None = None, remote: int | None = None) -> list[Edge]:
+        """The edges of one rank."""
+
+def route(*, local: Engine, remote: Engine, direction: Direction = "read") -> Route:
+    """Which rank of one engine gets what from which rank of the other; replicas share the load.
+
+    Args:
+        local: The engine that plans and issues the transfers.
+        remote: Its peer.
+        direction: ``read``: local is the destination; ``write``: local is the source.
+
+    Raises:
+        MissingLayer: The source lacks a layer, or a part of one.
+        IncompatibleLayout: The engines do not fit together.
+    """
+
+@final
+class Blocks:
+    """The blocks of one group on one side of a request.
+
+    Args:
+        ids: Block ids, 1-D: int32 or int64 array, or a sequence of ints. Copied once, as int32.
+        first_token: The global token that the first block starts with.
+
+    Raises:
+        RequestError: An id is negative or does not fit int32; NIXL would cut it silently.
+        TypeError: Not integers, or not one-dimensional.
+    """
+
+    def __new__(cls, ids: BlockIds, first_token: int = 0) -> Blocks: ...
+    @property
+    def ids(self) -> npt.NDArray[np.int32]:
+        """The block ids, ``(N,)``; a copy."""
+    @property
+    def first_token(self) -> int:
+        """The global token that the first block starts with."""
+    def __len__(self) -> int: ...
+    def __eq__(self, other: object, /) -> bool: ...
+
+@final
+class Request:
+    """The tokens wanted and where they are.
+
+    Args:
+        tokens: Half-open interval of global tokens.
+        local: The blocks of every local group.
+        remote: The blocks of every remote group.
+    """
+
+    def __new__(cls, tokens: tuple[int, int], local: Sequence[Blocks], remote: Sequence[Blocks]) -> Request: ...
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """Half-open interval of global tokens."""
+    @property
+    def local(self) -> list[Blocks]:
+        """The blocks of every local group."""
+    @property
+    def remote(self) -> list[Blocks]:
+        """The blocks of every remote group."""
+    def __eq__(self, other: object, /) -> bool: ...
+
+@final
+class Plan:
+    """How one local rank moves its pages from or to one remote rank. Made by :func:`plan`; independent of the number of pages.
+
+    Arrays are C-contiguous, new, and owned by the caller; they are handed over without a copy. Long calls release the GIL.
+    """
+
+    @property
+    def runs_per_page(self) -> int:
+        """Descriptors for one page, summed over the layers."""
+    @property
+    def bytes_per_run(self) -> int:
+        """Bytes of the shortest descriptor."""
+    @property
+    def runs(self) -> int:
+        """Descriptors that the prepared rows number: the ids run from 0 to below this."""
+    @property
+    def bytes(self) -> int:
+        """Bytes that the prepared rows cover."""
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what the plan does, hex digits: equal digests have equal rows, so prepared handles can be kept by it."""
+    @property
+    def row_count(self) -> int:
+        """Rows of :meth:`local_rows` and :meth:`remote_rows`."""
+    def local_rows(self) -> npt.NDArray[np.uint64]:
+        """Local memory for ``prep_xfer_dlist``: uint64 ``(row_count, 5)``, a row ``[address, bytes, device, stride, count]``."""
+    def remote_rows(self) -> npt.NDArray[np.uint64]:
+        """Remote memory, as :meth:`local_rows`: the same number of rows, lengths and counts."""
+    def local_flat(self) -> npt.NDArray[np.uint64]:
+        """Local memory for NIXL before 1.5: uint64 ``(runs, 3)``, a row ``[address, bytes, device]``, numbered as the ids are.
+
+        Raises:
+            LimitExceeded: More rows than ids can name.
+        """
+    def remote_flat(self) -> npt.NDArray[np.uint64]:
+        """Remote memory, as :meth:`local_flat`."""
+    def ids(
+        self,
+        request: Request,
+        /,
+        out: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]] | None = None,
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """Which prepared descriptors make up a request: ``(local, remote)``, int32 ``(N,)`` each, for ``make_prepped_xfer``.
+
+        Args:
+            request: The request.
+            out: Arrays to fill: C-contiguous, writable, int32, at least N long. Views of their first N elements are returned.
+
+        Raises:
+            RequestError: A block does not exist, or the lists do not suffice; the interval does not start on a row boundary (see
+                :meth:`lists`); or ``out`` is too short.
+        """
+    def lists(self, request: Request, /) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+        """Exactly the bytes of a request, runs joined where they touch on both sides: ``(local, remote)`` for ``initialize_xfer``.
+
+        uint64 ``(N, 3)`` each, a row ``[address, bytes, device]``.
+
+        Raises:
+            RequestError: A block does not exist, or the lists do not suffice.
+        """
+    def zero(self, request: Request, /) -> npt.NDArray[np.uint64]:
+        """Destination bytes that the request's pages own and the transfer does not write: clear them before the pages count as ready.
+
+        uint64 ``(N, 3)``, a row ``[address, bytes, device]``.
+
+        Raises:
+            RequestError: As :meth:`lists`.
+        """
+    def posted(self, request: Request, /) -> int:
+        """How many descriptors NIXL posts for the request when it goes by :meth:`ids`.
+
+        Raises:
+            RequestError: As :meth:`ids`.
+        """
+    def verify(self) -> None:
+        """Proves from the rows alone that every byte needed is written once and that every descriptor lies inside one region.
+
+        Raises:
+            VerificationError: It does not hold.
+        """
+    def explain(self) -> str:
+        """The plan in words and columns, for a person."""
+
+def plan(local: RankLayout, remote: RankLayout, *, edge: Edge | None = None, direction: Direction = "read") -> Plan:
+    """How bytes move between two ranks. Releases the GIL.
+
+    Args:
+        local: The rank that issues the transfer.
+        remote: The peer.
+        edge: An edge of a :class:`Route`, which narrows the plan to its layers, heads and tokens.
+        direction: ``read``: local is the destination; ``write``: local is the source.
+
+    Raises:
+        IncompatibleLayout: The two sides do not fit; the error names layer, field and both values.
+        LimitExceeded: The plan would need too many rows.
+        ArithmeticOverflow: An address does not fit 64 bits.
+    """
