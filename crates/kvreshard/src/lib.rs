@@ -3,6 +3,7 @@
 //! A page format is a nest of loops ([`format`]); a rank's memory is layers of strided page segments ([`layout`]); what one
 //! engine needs from another is a route; what one rank sends another is a [`plan`].
 
+pub mod engine;
 pub mod error;
 pub mod format;
 pub mod layout;
@@ -10,6 +11,7 @@ pub mod lower;
 pub mod name;
 pub mod plan;
 pub mod request;
+pub mod route;
 pub mod shard;
 mod units;
 

@@ -50,15 +50,20 @@ impl Request {
         self.tokens
     }
 
+    /// The blocks of every group of `side`.
+    pub fn side(&self, side: Side) -> &[Blocks] {
+        match side {
+            Side::Local => &self.local,
+            Side::Remote => &self.remote,
+        }
+    }
+
     /// The blocks of group `group` on `side`.
     ///
     /// # Errors
     /// [`Error::Request`] when the request has none for that group.
     pub fn blocks(&self, side: Side, group: usize) -> Result<&Blocks> {
-        let lists = match side {
-            Side::Local => &self.local,
-            Side::Remote => &self.remote,
-        };
+        let lists = self.side(side);
         lists.get(group).ok_or_else(|| Error::Request {
             side,
             group: Some(group),

@@ -68,6 +68,11 @@ impl Layer {
         &self.name
     }
 
+    /// The name, shared.
+    pub(crate) fn shared_name(&self) -> Arc<str> {
+        Arc::clone(&self.name)
+    }
+
     /// The segments, in the order given.
     pub fn segments(&self) -> &[Segment] {
         &self.segments

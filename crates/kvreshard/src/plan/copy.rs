@@ -98,7 +98,7 @@ impl Copy {
             let step = self.loops.swap_remove(index);
             self.run = mul(self.run, step.extent, "run length")?;
         }
-        self.loops.sort_by(|a, b| (b.local, b.remote, b.extent).cmp(&(a.local, a.remote, a.extent)));
+        self.loops.sort_unstable_by_key(|step| std::cmp::Reverse((step.local, step.remote, step.extent)));
         let mut folded: Vec<Loop> = Vec::with_capacity(self.loops.len());
         for step in self.loops.drain(..).rev() {
             match folded.last_mut() {

@@ -1,0 +1,115 @@
+//! An engine: the layouts of its ranks.
+
+use std::collections::HashSet;
+
+use crate::error::{Error, Result};
+use crate::layout::{Layer, RankLayout, RankParts, Region, Segment, Shares};
+use crate::shard::{ContextParallel, Place};
+use crate::units::{add, rem, wide};
+
+/// The most ranks of one engine.
+pub(crate) const MAX_RANKS: usize = 4_096;
+
+/// The layouts of an engine's ranks, in any order; a rank is named by its index here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Engine {
+    ranks: Vec<RankLayout>,
+}
+
+impl Engine {
+    /// An engine of these ranks.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] when there is none, two stand at one place, or they disagree about the sizes of their parallelism.
+    pub fn new(ranks: Vec<RankLayout>) -> Result<Self> {
+        let Some(first) = ranks.first().map(RankLayout::position) else {
+            return Err(Error::layout(None, "ranks", 0, "at least 1"));
+        };
+        if ranks.len() > MAX_RANKS {
+            return Err(Error::limit("ranks of an engine", wide(ranks.len()), wide(MAX_RANKS)));
+        }
+        let mut places = HashSet::new();
+        for rank in &ranks {
+            let position = rank.position();
+            for (what, ours, theirs) in [
+                ("tp size", first.tp.size(), position.tp.size()),
+                ("pp size", first.pp.size(), position.pp.size()),
+                ("cp size", first.cp.place().size(), position.cp.place().size()),
+                ("cp_interleave", first.cp.interleave(), position.cp.interleave()),
+            ] {
+                if ours != theirs {
+                    return Err(Error::layout(None, what, theirs, format!("{ours}, as at the engine's first rank")));
+                }
+            }
+            let place = (position.tp.rank(), position.pp.rank(), position.cp.place().rank());
+            if !places.insert(place) {
+                let found = format!("tp {}, pp {}, cp {}", place.0, place.1, place.2);
+                return Err(Error::layout(None, "rank position", found, "each position once"));
+            }
+        }
+        Ok(Self { ranks })
+    }
+
+    /// Every tensor-parallel rank built like `rank`, each with its share of the heads by the rule. Only shares are worked out, not
+    /// addresses: enough to route, not to plan.
+    ///
+    /// # Errors
+    /// As [`RankLayout::new`], when the format does not allow another rank's share.
+    pub fn uniform(rank: &RankLayout) -> Result<Self> {
+        let position = rank.position();
+        let mut ranks = Vec::new();
+        for other in 0..position.tp.size() {
+            if other == position.tp.rank() {
+                ranks.push(rank.clone());
+                continue;
+            }
+            let mut parts = RankParts { layers: Vec::new(), regions: Vec::new(), ..rank.parts().clone() };
+            parts.position.tp = Place::new(other, position.tp.size())?;
+            let context = position.cp.place().size();
+            let turn = add(position.cp.place().rank(), context, "cp rank")?;
+            let moved = add(other, turn.saturating_sub(rem(position.tp.rank(), context, "cp rank")?), "cp rank")?;
+            let place = Place::new(rem(moved, context, "cp rank")?, context)?;
+            parts.position.cp = ContextParallel::new(place, position.cp.interleave())?;
+            for layer in rank.layers() {
+                let layer = alike(layer, &mut parts)?;
+                parts.layers.push(layer);
+            }
+            ranks.push(RankLayout::new(parts)?);
+        }
+        Self::new(ranks)
+    }
+
+    /// The ranks.
+    pub fn ranks(&self) -> &[RankLayout] {
+        &self.ranks
+    }
+}
+
+/// `layer` at another rank: one page a segment, each in a region of its own at address 0.
+fn alike(layer: &Layer, parts: &mut RankParts) -> Result<Layer> {
+    let mut segments = Vec::new();
+    for segment in layer.segments() {
+        let mut extents = std::collections::BTreeMap::new();
+        let mut shares = Vec::new();
+        for (axis, total) in layer.totals() {
+            let share = parts.position.tp.share(*total)?;
+            if segment.format().extents().contains_key(axis) {
+                extents.insert(axis.to_string(), share.len());
+                shares.push((axis.clone(), share));
+            } else if segment.shares().get(axis).is_some() {
+                return Err(Error::layout(
+                    Some(layer.name()),
+                    format!("axis {axis}"),
+                    "one plane a member",
+                    "axis in the page, for other ranks to be built by the rule; list the ranks instead",
+                ));
+            }
+        }
+        let format = segment.format().with_extents(&extents)?;
+        let bytes = format.page_bytes();
+        let like = parts.regions.len();
+        parts.regions.push(Region::new(0, bytes, 0, crate::layout::MemoryKind::Dram)?);
+        segments.push(Segment::new(like, format, 0, 1, bytes, Shares::new(shares))?);
+    }
+    Layer::new(layer.name(), segments, layer.group(), layer.totals().iter().cloned())
+}

@@ -1,0 +1,411 @@
+//! Who sends what to whom, between two engines.
+//!
+//! Every rank of the destination must receive every member of every layer that it holds, from exactly one source. Where several
+//! sources hold the same (replicas), destinations are dealt to them evenly. Both sides compute the same route from the same layouts.
+//!
+//! ```text
+//! 2 KV heads, source TP 4, destination TP 1         MLA, source TP 8, destination TP 4
+//!
+//! s0 h0 --+                                         s0 --> d0     s1 . . . d0 (told only)
+//! s1 h0   |  (told only)                            s2 --> d1     s3 . . . d1
+//! s2 h1 --+--> d0                                   s4 --> d2     ...
+//! s3 h1      (told only)                            s6 --> d3
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::engine::Engine;
+use crate::error::{Error, Result, Side};
+use crate::layout::{GroupKind, Layer, RankLayout, Shares};
+use crate::name::Name;
+use crate::plan::period::{Paging, Period};
+use crate::plan::{Direction, Plan, Take};
+use crate::shard::ContextParallel;
+use crate::units::{Interval, wide};
+
+/// One pair of ranks and what goes between them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Edge {
+    local: usize,
+    remote: usize,
+    direction: Direction,
+    takes: Vec<(Arc<str>, Arc<Take>)>,
+}
+
+impl Edge {
+    /// Index of the local engine's rank.
+    pub const fn local(&self) -> usize {
+        self.local
+    }
+
+    /// Index of the remote engine's rank.
+    pub const fn remote(&self) -> usize {
+        self.remote
+    }
+
+    /// The layers with what of each is carried.
+    pub fn takes(&self) -> &[(Arc<str>, Arc<Take>)] {
+        &self.takes
+    }
+
+    /// Which way the bytes go.
+    pub const fn direction(&self) -> Direction {
+        self.direction
+    }
+
+    /// Plans this edge between the two ranks' layouts.
+    ///
+    /// # Errors
+    /// As [`Plan::new`].
+    pub fn plan(&self, local: &RankLayout, remote: &RankLayout) -> Result<Plan> {
+        Plan::of_takes(local, remote, self.direction, &self.takes)
+    }
+}
+
+/// All edges between two engines, for one direction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    direction: Direction,
+    edges: Vec<Edge>,
+    notify: Vec<(usize, usize)>,
+    readers: Vec<u64>,
+    writers: Vec<u64>,
+}
+
+impl Route {
+    /// Routes two engines.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] naming a layer, or the members of it, that no source holds; [`Error::Incompatible`] when totals of a layer
+    /// contradict one another.
+    pub fn new(local: &Engine, remote: &Engine, direction: Direction) -> Result<Self> {
+        let (to, from) = match direction.destination() {
+            Side::Local => (local.ranks(), remote.ranks()),
+            Side::Remote => (remote.ranks(), local.ranks()),
+        };
+        let source_side = if direction.destination() == Side::Local { Side::Remote } else { Side::Local };
+        let mut router = Router { to, from, source_side, parts: BTreeMap::new(), meets: Vec::new() };
+        let mut kinds: Vec<(Spread<'_>, Dealt)> = Vec::new();
+        let mut seen = BTreeSet::new();
+        for layer in to.iter().flat_map(RankLayout::layers) {
+            if !seen.insert(layer.name()) {
+                continue;
+            }
+            let spread = router.spread(layer)?;
+            let known = kinds.iter().position(|(known, _)| known.like(&spread));
+            let at = match known {
+                Some(at) => at,
+                None => {
+                    let dealt = router.deal(&spread)?;
+                    kinds.push((spread, dealt));
+                    kinds.len().saturating_sub(1)
+                }
+            };
+            if let Some((_, dealt)) = kinds.get(at) {
+                for (target, source, take) in dealt {
+                    router.parts.entry((*target, *source)).or_default().push((layer.shared_name(), Arc::clone(take)));
+                }
+            }
+        }
+        Ok(Self::of_parts(router.parts, to.len(), from.len(), direction))
+    }
+
+    fn of_parts(parts: Parts, targets: usize, sources: usize, direction: Direction) -> Self {
+        let mut readers = vec![0_u64; sources];
+        let mut writers = vec![0_u64; targets];
+        let mut edges = Vec::with_capacity(parts.len());
+        let oriented = |target: usize, source: usize| match direction.destination() {
+            Side::Local => (target, source),
+            Side::Remote => (source, target),
+        };
+        for ((target, source), takes) in parts {
+            let counts = [readers.get_mut(source), writers.get_mut(target)];
+            for count in counts.into_iter().flatten() {
+                *count = count.saturating_add(1);
+            }
+            let (local, remote) = oriented(target, source);
+            edges.push(Edge { local, remote, direction, takes });
+        }
+        let mut notify = Vec::new();
+        for (source, count) in readers.iter_mut().enumerate().filter(|(_, count)| **count == 0) {
+            // Its pages are held for this request too, so one destination rank tells it when they are free.
+            let target = dealt_index(source, sources, targets);
+            notify.push(oriented(target, source));
+            *count = 1;
+        }
+        Self { direction, edges, notify, readers, writers }
+    }
+
+    /// Which way the bytes go.
+    pub const fn direction(&self) -> Direction {
+        self.direction
+    }
+
+    /// The transfers, ordered by destination rank and then by source rank.
+    pub fn edges(&self) -> &[Edge] {
+        &self.edges
+    }
+
+    /// Pairs (local rank, remote rank) that exchange no bytes, only the news that a request is done: replicas that nobody reads.
+    pub fn notify(&self) -> &[(usize, usize)] {
+        &self.notify
+    }
+
+    /// For each source rank, how many destination ranks report on each request: readers and those that only notify.
+    pub fn readers(&self) -> &[u64] {
+        &self.readers
+    }
+
+    /// For each destination rank, how many source ranks fill its pages.
+    pub fn writers(&self) -> &[u64] {
+        &self.writers
+    }
+}
+
+type Parts = BTreeMap<(usize, usize), Vec<(Arc<str>, Arc<Take>)>>;
+type Dealt = Vec<(usize, usize, Arc<Take>)>;
+
+struct Router<'a> {
+    to: &'a [RankLayout],
+    from: &'a [RankLayout],
+    source_side: Side,
+    parts: Parts,
+    meets: Vec<(Paging, Paging, bool)>,
+}
+
+/// Where one layer is held: index of the rank, and the layer there.
+struct Spread<'a> {
+    name: &'a str,
+    totals: &'a [(Name, u64)],
+    kind: GroupKind,
+    to: Vec<Holder>,
+    from: Vec<Holder>,
+}
+
+#[derive(PartialEq, Eq)]
+struct Holder {
+    rank: usize,
+    paging: Paging,
+    /// Intervals of each sharded axis, in the order of the totals.
+    held: Vec<Vec<Interval>>,
+    replicated: bool,
+}
+
+impl Spread<'_> {
+    /// Whether another layer is held at the same places in the same way.
+    fn like(&self, other: &Self) -> bool {
+        self.totals == other.totals && self.kind == other.kind && self.to == other.to && self.from == other.from
+    }
+}
+
+impl<'a> Router<'a> {
+    fn spread(&self, layer: &'a Layer) -> Result<Spread<'a>> {
+        let holders = |ranks: &'a [RankLayout]| -> Result<Vec<Holder>> {
+            let mut holders = Vec::new();
+            for (rank, layout) in ranks.iter().enumerate() {
+                let Some(there) = layout.layer(layer.name()) else { continue };
+                check_totals(layer, there)?;
+                let paging = Paging { states: there.states_per_page(), context: layout.position().cp };
+                let (held, replicated) = holds(there);
+                holders.push(Holder { rank, paging, held, replicated });
+            }
+            Ok(holders)
+        };
+        let kind = self.to.iter().find_map(|rank| rank.layer(layer.name()).and_then(|l| rank.groups().get(l.group())));
+        let spread = Spread {
+            name: layer.name(),
+            totals: layer.totals(),
+            kind: kind.map_or(GroupKind::Tokens, crate::layout::Group::kind),
+            to: holders(self.to)?,
+            from: holders(self.from)?,
+        };
+        if spread.from.is_empty() {
+            return Err(self.missing(layer.name(), "the layer"));
+        }
+        Ok(spread)
+    }
+
+    fn missing(&self, layer: &str, what: impl Into<String>) -> Error {
+        Error::Missing { layer: layer.to_owned(), side: self.source_side, missing: what.into() }
+    }
+
+    /// Deals what every destination needs of a layer to the sources.
+    fn deal(&mut self, layer: &Spread<'_>) -> Result<Dealt> {
+        let mut dealt: BTreeMap<(usize, usize), Vec<(usize, Interval)>> = BTreeMap::new();
+        let mut whole: BTreeSet<(usize, usize)> = BTreeSet::new();
+        let contexts: BTreeSet<u64> = layer.from.iter().map(|s| s.paging.context.place().rank()).collect();
+        self.check_contexts(layer, &contexts)?;
+        for context in contexts {
+            let sources: Vec<&Holder> =
+                layer.from.iter().filter(|s| s.paging.context.place().rank() == context).collect();
+            let Some(sample) = sources.first() else { continue };
+            let mut targets = Vec::new();
+            for target in &layer.to {
+                if layer.kind == GroupKind::State || self.meet(target.paging, sample.paging)? {
+                    targets.push(target);
+                }
+            }
+            for (axis, (name, _)) in layer.totals.iter().enumerate() {
+                for stretch in stretches(axis, &targets, &sources) {
+                    let holding = |holder: &&&Holder| holds_stretch(holder, axis, stretch);
+                    let wanting: Vec<_> = targets.iter().filter(holding).collect();
+                    let giving: Vec<_> = sources.iter().filter(holding).collect();
+                    for (index, target) in wanting.iter().enumerate() {
+                        let source = giving.get(dealt_index(index, wanting.len(), giving.len()));
+                        let Some(source) = source else {
+                            return Err(self.missing(layer.name, format!("{name} {stretch}")));
+                        };
+                        dealt.entry((target.rank, source.rank)).or_default().push((axis, stretch));
+                    }
+                }
+            }
+            let wanting: Vec<_> = targets.iter().filter(|target| target.replicated).collect();
+            let giving: Vec<_> = sources.iter().filter(|source| source.replicated).collect();
+            for (index, target) in wanting.iter().enumerate() {
+                // A source that already sends something to this rank saves a connection.
+                let used = giving.iter().find(|source| dealt.contains_key(&(target.rank, source.rank)));
+                let source = used.or_else(|| giving.get(dealt_index(index, wanting.len(), giving.len())));
+                let Some(source) = source else {
+                    return Err(self.missing(layer.name, "the components that are not sharded"));
+                };
+                whole.insert((target.rank, source.rank));
+                dealt.entry((target.rank, source.rank)).or_default();
+            }
+        }
+        let mut out = Vec::new();
+        for ((target, source), parts) in dealt {
+            let replicated = whole.contains(&(target, source));
+            for (index, shares) in takes_of(layer.totals, parts).into_iter().enumerate() {
+                out.push((target, source, Arc::new(Take { shares, replicated: replicated && index == 0 })));
+            }
+        }
+        Ok(out)
+    }
+
+    /// Every context-parallel rank of the source must be there, or tokens would be missing without a word.
+    fn check_contexts(&self, layer: &Spread<'_>, found: &BTreeSet<u64>) -> Result<()> {
+        let size = layer.from.first().map_or(1, |source| source.paging.context.place().size());
+        if layer.kind == GroupKind::Tokens && wide(found.len()) != size {
+            let absent = (0..size).find(|rank| !found.contains(rank)).unwrap_or(0);
+            return Err(self.missing(layer.name, format!("the tokens of context-parallel rank {absent} of {size}")));
+        }
+        Ok(())
+    }
+
+    /// Whether two ranks hold any token in common.
+    fn meet(&mut self, to: Paging, from: Paging) -> Result<bool> {
+        let alone = |context: ContextParallel| context.place().size() == 1;
+        if alone(to.context) || alone(from.context) {
+            return Ok(true);
+        }
+        if let Some((_, _, meet)) = self.meets.iter().find(|(a, b, _)| (*a, *b) == (to, from)) {
+            return Ok(*meet);
+        }
+        let meet = !Period::new(to, from)?.cells.is_empty();
+        self.meets.push((to, from, meet));
+        Ok(meet)
+    }
+}
+
+fn check_totals(one: &Layer, other: &Layer) -> Result<()> {
+    if one.totals() == other.totals() {
+        return Ok(());
+    }
+    let text = |layer: &Layer| {
+        let totals: Vec<String> = layer.totals().iter().map(|(axis, total)| format!("{axis}={total}")).collect();
+        if totals.is_empty() { "nothing sharded".to_owned() } else { totals.join(" ") }
+    };
+    Err(Error::Incompatible {
+        layer: Some(one.name().to_owned()),
+        field: "totals of sharded axes".to_owned(),
+        local: text(one),
+        remote: text(other),
+        remedy: Some("every rank of both engines must count the heads of the whole layer alike".to_owned()),
+    })
+}
+
+/// The intervals of each sharded axis over all segments, joined; and whether there are components without a sharded axis.
+fn holds(layer: &Layer) -> (Vec<Vec<Interval>>, bool) {
+    let mut held: Vec<Vec<Interval>> = vec![Vec::new(); layer.totals().len()];
+    let mut replicated = false;
+    for segment in layer.segments() {
+        for component in segment.format().components() {
+            let Some(part) = layer.held(segment, component) else { continue };
+            let Some(axis) = &part.axis else {
+                replicated = true;
+                continue;
+            };
+            let at = layer.totals().iter().position(|(name, _)| name == axis);
+            if let Some(list) = at.and_then(|at| held.get_mut(at)) {
+                if !list.contains(&part.interval) {
+                    list.push(part.interval);
+                }
+            }
+        }
+    }
+    for list in &mut held {
+        list.sort_unstable();
+        join_intervals(list);
+    }
+    (held, replicated)
+}
+
+/// Joins neighbours in a sorted list.
+fn join_intervals(list: &mut Vec<Interval>) {
+    let mut joined: Vec<Interval> = Vec::with_capacity(list.len());
+    for next in list.drain(..) {
+        match joined.last().and_then(|last| {
+            if last.end() >= next.start() { Interval::new(last.start(), last.end().max(next.end())) } else { None }
+        }) {
+            Some(whole) => {
+                joined.pop();
+                joined.push(whole);
+            }
+            None => joined.push(next),
+        }
+    }
+    *list = joined;
+}
+
+fn holds_stretch(holder: &Holder, axis: usize, stretch: Interval) -> bool {
+    holder.held.get(axis).is_some_and(|list| list.iter().any(|interval| interval.contains(stretch)))
+}
+
+/// What the targets need of an axis, cut wherever any holder's interval begins or ends.
+fn stretches(axis: usize, targets: &[&Holder], sources: &[&Holder]) -> Vec<Interval> {
+    let of = |holder: &&Holder| holder.held.get(axis).cloned().unwrap_or_default();
+    let wanted: Vec<Interval> = targets.iter().flat_map(of).collect();
+    let cuts: BTreeSet<u64> = wanted
+        .iter()
+        .copied()
+        .chain(sources.iter().flat_map(of))
+        .flat_map(|interval| [interval.start(), interval.end()])
+        .collect();
+    let between = cuts.iter().zip(cuts.iter().skip(1)).filter_map(|(start, end)| Interval::new(*start, *end));
+    between.filter(|stretch| wanted.iter().any(|interval| interval.contains(*stretch))).collect()
+}
+
+/// Deals `index` of `count` evenly to `holders`: neighbours share a holder, or holders are left out at equal distances.
+fn dealt_index(index: usize, count: usize, holders: usize) -> usize {
+    index.checked_mul(holders).and_then(|product| product.checked_div(count)).unwrap_or(0)
+}
+
+/// The shares of one edge: neighbouring stretches joined; an axis in several pieces needs several takes.
+fn takes_of(totals: &[(Name, u64)], parts: Vec<(usize, Interval)>) -> Vec<Shares> {
+    let mut takes = vec![Shares::default()];
+    for (axis, (name, _)) in totals.iter().enumerate() {
+        let mut list: Vec<Interval> = parts.iter().filter(|(of, _)| *of == axis).map(|(_, part)| *part).collect();
+        list.sort_unstable();
+        join_intervals(&mut list);
+        for (index, interval) in list.into_iter().enumerate() {
+            if index == takes.len() {
+                takes.push(Shares::default());
+            }
+            if let Some(shares) = takes.get_mut(index) {
+                shares.set(name.clone(), interval);
+            }
+        }
+    }
+    takes
+}
