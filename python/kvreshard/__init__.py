@@ -7,6 +7,7 @@ them :func:`plan` makes the smallest descriptor lists that move one side's cache
 
 from kvreshard._core import (
     ArithmeticOverflow,
+    Blocks,
     Error,
     FormatError,
     Group,
@@ -16,19 +17,23 @@ from kvreshard._core import (
     LimitExceeded,
     MissingLayer,
     PageFormat,
+    Plan,
     RankLayout,
     Region,
+    Request,
     RequestError,
     Segment,
     VerificationError,
     WireError,
     __version__,
+    plan,
     preset,
     presets,
 )
 
 __all__ = [
     "ArithmeticOverflow",
+    "Blocks",
     "Error",
     "FormatError",
     "Group",
@@ -38,13 +43,16 @@ __all__ = [
     "LimitExceeded",
     "MissingLayer",
     "PageFormat",
+    "Plan",
     "RankLayout",
     "Region",
+    "Request",
     "RequestError",
     "Segment",
     "VerificationError",
     "WireError",
     "__version__",
+    "plan",
     "preset",
     "presets",
 ]

@@ -508,78 +508,129 @@ class Request:
 
 @final
 class Plan:
-    """How one local rank moves its pages from or to one remote rank. Made by :func:`plan`; independent of the number of pages.
+    """How one local rank moves its pages from or to one remote rank. Made by :func:`plan`; its size does not depend on the pages.
 
-    Arrays are C-contiguous, new, and owned by the caller; they are handed over without a copy. Long calls release the GIL.
+    Counts are over one period: the pages of either side in the least common multiple of both sides' page lengths; one page where
+    they are equal. Arrays are C-contiguous, new, owned by the caller, and handed over without a copy. Long calls release the GIL.
+
+    NIXL's lists are of one memory kind a side. A plan over several kinds has several ``parts``; ``part`` picks one by index, and
+    may be left out where there is one.
     """
 
     @property
-    def runs_per_page(self) -> int:
-        """Descriptors for one page, summed over the layers."""
+    def local(self) -> RankLayout:
+        """The rank that issues the transfer."""
     @property
-    def bytes_per_run(self) -> int:
-        """Bytes of the shortest descriptor."""
+    def remote(self) -> RankLayout:
+        """The peer."""
+    @property
+    def direction(self) -> Direction:
+        """``read``: local is the destination; ``write``: local is the source."""
     @property
     def runs(self) -> int:
-        """Descriptors that the prepared rows number: the ids run from 0 to below this."""
+        """Contiguous runs of all layers in one period: descriptors for one period of a request, before any are joined."""
+    @property
+    def runs_per_page(self) -> int:
+        """Runs of all layers for each page of the local side, rounded up."""
     @property
     def bytes(self) -> int:
-        """Bytes that the prepared rows cover."""
+        """Bytes of all layers in one period."""
+    @property
+    def bytes_per_run(self) -> int:
+        """``bytes // runs``: the mean; 0 when nothing moves."""
+    @property
+    def shortest_run(self) -> int:
+        """Bytes of the shortest run; 0 when nothing moves."""
+    @property
+    def longest_run(self) -> int:
+        """Bytes of the longest run; 0 when nothing moves."""
     @property
     def digest(self) -> str:
-        """SHA-256 of what the plan does, hex digits: equal digests have equal rows, so prepared handles can be kept by it."""
+        """SHA-256 of all that the rows depend on, 64 hex digits: prepared handles can be kept by it."""
     @property
-    def row_count(self) -> int:
-        """Rows of :meth:`local_rows` and :meth:`remote_rows`."""
-    def local_rows(self) -> npt.NDArray[np.uint64]:
-        """Local memory for ``prep_xfer_dlist``: uint64 ``(row_count, 5)``, a row ``[address, bytes, device, stride, count]``."""
-    def remote_rows(self) -> npt.NDArray[np.uint64]:
-        """Remote memory, as :meth:`local_rows`: the same number of rows, lengths and counts."""
-    def local_flat(self) -> npt.NDArray[np.uint64]:
-        """Local memory for NIXL before 1.5: uint64 ``(runs, 3)``, a row ``[address, bytes, device]``, numbered as the ids are.
+    def parts(self) -> list[tuple[Memory, Memory]]:
+        """The ``(local, remote)`` memory kind of each part; empty when nothing moves.
 
         Raises:
-            LimitExceeded: More rows than ids can name.
+            LimitExceeded: The rows, or the descriptors that they stand for, are too many.
         """
-    def remote_flat(self) -> npt.NDArray[np.uint64]:
+    @property
+    def row_count(self) -> int:
+        """Rows of all parts.
+
+        Raises:
+            LimitExceeded: As :attr:`parts`.
+        """
+    def local_rows(self, *, part: int | None = None) -> npt.NDArray[np.uint64]:
+        """Local memory for ``prep_xfer_dlist``: uint64 ``(N, 5)``, a row ``[address, bytes, device, stride, count]``.
+
+        A row stands for ``count`` descriptors, one for each page; ids number them row after row.
+
+        Raises:
+            LimitExceeded: As :attr:`parts`; or no such part, or several and none picked.
+        """
+    def remote_rows(self, *, part: int | None = None) -> npt.NDArray[np.uint64]:
+        """Remote memory, as :meth:`local_rows`: the same runs in the same order, each with the peer's pages."""
+    def local_flat(self, *, part: int | None = None) -> npt.NDArray[np.uint64]:
+        """Local memory for NIXL before 1.5: uint64 ``(N, 3)``, a row ``[address, bytes, device]`` for every descriptor, by id.
+
+        Raises:
+            LimitExceeded: As :meth:`local_rows`.
+        """
+    def remote_flat(self, *, part: int | None = None) -> npt.NDArray[np.uint64]:
         """Remote memory, as :meth:`local_flat`."""
     def ids(
         self,
         request: Request,
         /,
         out: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]] | None = None,
+        *,
+        part: int | None = None,
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
         """Which prepared descriptors make up a request: ``(local, remote)``, int32 ``(N,)`` each, for ``make_prepped_xfer``.
+
+        The end of the tokens wanted is rounded up to the end of a row, inside pages that the request owns alone.
 
         Args:
             request: The request.
             out: Arrays to fill: C-contiguous, writable, int32, at least N long. Views of their first N elements are returned.
+            part: Which part.
 
         Raises:
-            RequestError: A block does not exist, or the lists do not suffice; the interval does not start on a row boundary (see
-                :meth:`lists`); or ``out`` is too short.
+            RequestError: A block does not exist, or the lists do not suffice; the tokens begin inside a row (:meth:`lists` serves
+                them); or ``out`` is too short.
+            LimitExceeded: As :meth:`local_rows`.
+            TypeError: ``out`` is of another type, read-only, not contiguous, or one array twice.
         """
-    def lists(self, request: Request, /) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+    def lists(
+        self, request: Request, /, *, part: int | None = None
+    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
         """Exactly the bytes of a request, runs joined where they touch on both sides: ``(local, remote)`` for ``initialize_xfer``.
 
-        uint64 ``(N, 3)`` each, a row ``[address, bytes, device]``.
+        uint64 ``(N, 3)`` each, a row ``[address, bytes, device]``; row ``i`` of both is one copy.
 
         Raises:
             RequestError: A block does not exist, or the lists do not suffice.
+            LimitExceeded: As :meth:`local_rows`.
         """
-    def zero(self, request: Request, /) -> npt.NDArray[np.uint64]:
-        """Destination bytes that the request's pages own and the transfer does not write: clear them before the pages count as ready.
+    def zero(self, request: Request, /, *, memory: Memory | None = None) -> npt.NDArray[np.uint64]:
+        """Destination bytes that the request's pages own and no transfer fills: clear them before the pages count as ready.
 
         uint64 ``(N, 3)``, a row ``[address, bytes, device]``.
 
-        Raises:
-            RequestError: As :meth:`lists`.
-        """
-    def posted(self, request: Request, /) -> int:
-        """How many descriptors NIXL posts for the request when it goes by :meth:`ids`.
+        Args:
+            request: The request.
+            memory: The kind of destination memory; may be left out where there is one.
 
         Raises:
-            RequestError: As :meth:`ids`.
+            RequestError: As :meth:`lists`.
+            LimitExceeded: The destination has both kinds of memory, and none is picked.
+        """
+    def posted(self, request: Request, /) -> int:
+        """How many descriptors NIXL posts for the request when it goes by :meth:`ids`, over all parts.
+
+        Raises:
+            RequestError, LimitExceeded: As :meth:`ids`.
         """
     def verify(self) -> None:
         """Proves from the rows alone that every byte needed is written once and that every descriptor lies inside one region.

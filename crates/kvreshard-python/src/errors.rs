@@ -62,6 +62,15 @@ impl<T> Raise<T> for kvreshard::Result<T> {
     }
 }
 
+/// A request that is refused before the core sees it.
+pub(crate) fn bad_request(py: Python<'_>, field: &str, found: impl ToString, expected: String) -> PyErr {
+    let found = found.to_string();
+    let text = format!("request: {field} {found}: {expected}");
+    let attributes = [("field", field.to_owned()), ("found", found), ("expected", expected)];
+    let attributes = attributes.map(|(name, text)| (name, Some(Value::Text(text)))).into();
+    raise(py.get_type::<RequestError>(), text, attributes).unwrap_or_else(|failed| failed)
+}
+
 /// What an attribute holds.
 #[derive(IntoPyObject)]
 enum Value {
@@ -75,6 +84,10 @@ type Attributes = Vec<(&'static str, Option<Value>)>;
 fn exception(py: Python<'_>, error: CoreError) -> PyResult<PyErr> {
     let text = error.to_string();
     let (class, attributes) = parts(py, error);
+    raise(class, text, attributes)
+}
+
+fn raise(class: Bound<'_, PyType>, text: String, attributes: Attributes) -> PyResult<PyErr> {
     let value = class.call1((text,))?;
     for (name, attribute) in attributes {
         value.setattr(name, attribute)?;

@@ -1,9 +1,12 @@
 //! Python bindings of kvreshard: types in, numpy out, no logic.
 
+mod arrays;
 mod errors;
 mod format;
 mod layer;
 mod layout;
+mod plan;
+mod request;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -22,6 +25,10 @@ mod _core {
     use crate::layer::{Group, Layer, Region, Segment};
     #[pymodule_export]
     use crate::layout::RankLayout;
+    #[pymodule_export]
+    use crate::plan::{Plan, plan};
+    #[pymodule_export]
+    use crate::request::{Blocks, Request};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
