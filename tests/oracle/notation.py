@@ -257,6 +257,8 @@ def _unroll(notation: str, extents: tuple[tuple[str, int], ...], types: tuple[tu
     ):
         if given - used:
             raise NotationError(f"{what} that the notation does not use: {sorted(given - used)}")
+    if not unroller.names:
+        raise NotationError("no component besides pad")
     ends = np.cumsum(row.size)
     components: dict[str, Elements] = {}
     for number, name in enumerate(unroller.names):
