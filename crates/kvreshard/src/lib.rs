@@ -14,6 +14,8 @@ pub mod request;
 pub mod route;
 pub mod shard;
 mod units;
+pub mod verify;
+pub mod wire;
 
 pub use error::{Error, Result, Side};
 pub use units::Interval;

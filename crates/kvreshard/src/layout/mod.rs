@@ -15,6 +15,7 @@ mod region;
 mod segment;
 
 pub use group::{Group, GroupKind, TokensPerState};
+pub(crate) use layer::Held;
 pub use layer::Layer;
 pub(crate) use rank::TOKEN_AXIS;
 pub use rank::{Position, RankLayout, RankParts};

@@ -1,0 +1,119 @@
+//! Plans of one edge and of whole routes, proven element by element.
+#![allow(clippy::unwrap_used, clippy::arithmetic_side_effects, clippy::panic, clippy::indexing_slicing)]
+
+mod common;
+
+use common::Rank;
+use kvreshard::engine::Engine;
+use kvreshard::layout::RankLayout;
+use kvreshard::lower::Pairing;
+use kvreshard::plan::{Direction, Plan};
+use kvreshard::request::{Blocks, Request};
+use kvreshard::route::Route;
+use kvreshard::{Interval, Side, verify};
+
+const D: (&str, u64) = ("d", 128);
+const N: (&str, u64) = ("n", 16);
+
+fn engine(of: impl Fn(u64) -> Rank, size: u64) -> Engine {
+    Engine::new((0..size).map(|rank| of(rank).build()).collect()).unwrap()
+}
+
+/// Plans every edge and proves every destination rank in both directions.
+fn prove(from: &Engine, to: &Engine) -> Vec<Plan> {
+    let route = Route::new(to, from, Direction::Read).unwrap();
+    let mut all = Vec::new();
+    for (rank, layout) in to.ranks().iter().enumerate() {
+        let edges = route.edges().iter().filter(|edge| edge.local() == rank);
+        let plans: Vec<Plan> = edges.map(|edge| edge.plan(layout, &from.ranks()[edge.remote()]).unwrap()).collect();
+        assert_eq!(u64::try_from(plans.len()).unwrap(), route.writers()[rank]);
+        verify::plans(&plans).unwrap();
+        all.extend(plans);
+    }
+    let pushed = Route::new(from, to, Direction::Write).unwrap();
+    assert_eq!(pushed.readers(), route.readers());
+    for (rank, layout) in to.ranks().iter().enumerate() {
+        let edges = pushed.edges().iter().filter(|edge| edge.remote() == rank);
+        let plans: Vec<Plan> = edges.map(|edge| edge.plan(&from.ranks()[edge.local()], layout).unwrap()).collect();
+        verify::plans(&plans).unwrap();
+    }
+    all
+}
+
+#[test]
+fn formats_at_every_pair_of_sizes() {
+    for notation in [
+        "h n k[d] v[d]",
+        "n h k[d] v[d]",
+        "k[h n d] v[h n d]",
+        "k[n h d] v[n h d]",
+        "k[h d/8 n d%8] v[h n/8 d n%8]",
+        "k[h d/8 n d%8] v[h d n]",
+        "h k[n d] pad[64] v[d n]",
+    ] {
+        for (p, d) in [(1, 1), (1, 2), (2, 1), (2, 4), (4, 2), (2, 3), (3, 2), (1, 6), (12, 6), (6, 12), (12, 4)] {
+            let side = |name, size| move |rank| Rank::new(name, (rank, size), notation, 6, &[N, ("d", 16)]);
+            prove(&engine(side("p", p), p), &engine(side("d", d), d));
+        }
+    }
+}
+
+#[test]
+fn equal_pages_are_one_run_and_join_across_pages() {
+    let p = engine(|r| Rank::new("p", (r, 1), "h n k[d] v[d]", 8, &[N, D]), 1);
+    let d = engine(|r| Rank::new("d", (r, 1), "h n k[d] v[d]", 8, &[N, D]), 1);
+    let plans = prove(&p, &d);
+    let summary = plans[0].summary().unwrap();
+    assert_eq!((summary.layers, summary.runs, summary.longest_run), (2, 2, 65536));
+    let request = request(&plans[0], 48, &[3, 4, 5], &[1, 2, 6]);
+    let lists = plans[0].prepare().unwrap();
+    let pairing = Pairing::new(&plans[0], &request).unwrap();
+    assert_eq!(pairing.posted_by_ids(&lists[0]).unwrap(), 4);
+    assert_eq!(pairing.lists(&lists, 0).unwrap().len(), 4);
+}
+
+fn request(_: &Plan, tokens: u64, local: &[i32], remote: &[i32]) -> Request {
+    let tokens = Interval::new(0, tokens).unwrap();
+    Request::new(tokens, vec![Blocks::new(local, 0)], vec![Blocks::new(remote, 0)])
+}
+
+#[test]
+fn ids_and_lists_name_the_same_bytes() {
+    let p = Rank { pages: 9, ..Rank::new("p", (0, 1), "k[n h d] v[n h d]", 4, &[("n", 24), D]) }.build();
+    let d = Rank { gap: 32, ..Rank::new("d", (1, 2), "n h k[d] v[d]", 4, &[N, D]) }.build();
+    let plan = Plan::new(&d, &p, Direction::Read).unwrap();
+    verify::plan(&plan).unwrap();
+    let request = request(&plan, 96, &[5, 1, 7, 3, 0, 2], &[8, 0, 3, 4]);
+    let lists = plan.prepare().unwrap();
+    let pairing = Pairing::new(&plan, &request).unwrap();
+    let count = pairing.id_count(&lists[0]).unwrap();
+    let (mut here, mut there) = (vec![0; count], vec![0; count]);
+    pairing.write_ids(&lists[0], &mut here, &mut there).unwrap();
+    let (flat_here, flat_there) = (lists[0].flat(Side::Local).unwrap(), lists[0].flat(Side::Remote).unwrap());
+    let at = |table: &[u64], id: i32| table[usize::try_from(id).unwrap() * 3..][..2].to_vec();
+    let mut bytes = std::collections::BTreeMap::new();
+    for (l, r) in here.iter().zip(&there) {
+        let (l, r) = (at(&flat_here, *l), at(&flat_there, *r));
+        assert_eq!(l[1], r[1]);
+        for byte in 0..l[1] {
+            assert!(bytes.insert(l[0] + byte, r[0] + byte).is_none(), "byte written twice");
+        }
+    }
+    let exact = pairing.lists(&lists, 0).unwrap();
+    verify::descriptors(&d, &p, Direction::Read, &exact).unwrap();
+    let total: u64 = exact.iter().map(|one| one.length).sum();
+    assert_eq!(total, u64::try_from(bytes.len()).unwrap());
+    for one in exact {
+        for byte in 0..one.length {
+            assert_eq!(bytes[&(one.local + byte)], one.remote + byte);
+        }
+    }
+}
+
+#[test]
+fn layouts_survive_the_wire() {
+    let rank = Rank { layers: 80, ..Rank::new("p", (1, 2), "k[h d/8 n d%8] v[h n/8 d n%8]", 8, &[N, D]) }.build();
+    let bytes = rank.to_bytes().unwrap();
+    assert!(bytes.len() < 4096, "{}", bytes.len());
+    assert_eq!(RankLayout::from_bytes(&bytes).unwrap(), rank);
+}
