@@ -1,0 +1,110 @@
+"""What `Connector.poll` reports. Each event is delivered once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import kvreshard as kvr
+
+Direction = Literal["read", "write"]
+
+
+@dataclass(frozen=True)
+class Telemetry:
+    """What one transfer with one peer cost.
+
+    `posted` descriptors after NIXL's merging, `bytes` moved, `post_seconds` until the post returned, `seconds` until
+    done; `prepared` tells numbered descriptors of a prepared list from an exact one. Without NIXL's telemetry the
+    counts are the plan's and the times 0.
+    """
+
+    peer: str
+    posted: int
+    bytes: int
+    post_seconds: float
+    seconds: float
+    prepared: bool
+
+
+@dataclass(frozen=True)
+class Finished:
+    """Every byte of the request has arrived, and every peer was told."""
+
+    id: str
+    direction: Direction
+    transfers: tuple[Telemetry, ...]
+
+    @property
+    def posted(self) -> int:
+        """Descriptors posted, over all peers."""
+        return sum(one.posted for one in self.transfers)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes moved, over all peers."""
+        return sum(one.bytes for one in self.transfers)
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The request failed; what its local pages hold is undefined.
+
+    `pages` is "free" when nothing can write to (or read from) this rank's pages any more. "held" means that a transfer
+    is still in flight: the pages must not be used until `Freed` of the same id.
+    """
+
+    id: str
+    direction: Direction
+    reason: kvr.Error
+    pages: Literal["held", "free"]
+    peers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Freed:
+    """The transfers of a failed request have ended: its held pages are free."""
+
+    id: str
+    direction: Direction
+
+
+@dataclass(frozen=True)
+class Released:
+    """All readers of the request have read this rank's pages, which are free."""
+
+    id: str
+    readers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """All writers of the request have written into this rank's pages, which are complete."""
+
+    id: str
+    writers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LeaseEnded:
+    """The time given to `expect` is over, and only `heard` of `needed` peers were heard.
+
+    A peer that was not heard may still be at it: a late reader would read pages of another request, a late writer would
+    write into them.
+    """
+
+    id: str
+    heard: tuple[str, ...]
+    needed: int | None
+
+
+@dataclass(frozen=True)
+class PeerDown:
+    """The connection to a peer is gone. `requests` were in flight with it; each is reported as `Failed` as well."""
+
+    peer: str
+    reason: kvr.Error
+    requests: tuple[str, ...]
+
+
+Event = Finished | Failed | Freed | Released | Arrived | LeaseEnded | PeerDown

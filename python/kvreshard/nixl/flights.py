@@ -1,0 +1,154 @@
+"""Every request in flight, and what becomes of them when a peer is lost or the connector closes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+import kvreshard as kvr
+
+from .errors import NixlError, PeerBusy, PeerLost, TransferError
+from .events import Direction, Event, Failed, Freed, PeerDown
+from .issue import Issuer
+from .peer import Peer
+from .transfer import Leg, Stage, Transfer
+
+log = logging.getLogger(__name__)
+
+Part = tuple[Peer, kvr.Request, bytes]
+"""One peer's part of a request, with the notice that goes with it."""
+
+
+class Flights:
+    """The transfers of one connector. Not safe across threads by itself; the connector's lock covers it."""
+
+    def __init__(self) -> None:
+        self._transfers: dict[str, Transfer] = {}
+        self._lost: list[Peer] = []
+        self.events: list[Event] = []
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Requests whose pages are not free: under way, or failed and held."""
+        return tuple(self._transfers)
+
+    @property
+    def moving(self) -> tuple[str, ...]:
+        """Those of which bytes may be landing."""
+        return tuple(id for id, transfer in self._transfers.items() if transfer.moving)
+
+    def issue(
+        self, issuer: Issuer, direction: Direction, parts: Sequence[Part], *, id: str, deadline: float, zero: bool
+    ) -> None:
+        """Makes every leg, then posts them. A refusal is raised before anything moves; later failures are events."""
+        if id in self._transfers:
+            raise TransferError(f"request {id} is in flight", request=id)
+        if len({peer.name for peer, _, _ in parts}) != len(parts):
+            raise TransferError(f"request {id} names a peer twice", request=id)
+        ends = time.monotonic() + deadline
+        legs: list[Leg] = []
+        clear: list[Callable[[], None]] = []
+        try:
+            for peer, request, notice in parts:
+                leg, later = issuer.leg(peer, request, direction, notice=notice, zero=zero)
+                legs.append(leg)
+                if later is not None:
+                    clear.append(later)
+        except kvr.Error as error:
+            for leg in legs:
+                leg.cancel()
+            if isinstance(error, NixlError):
+                error.request = id
+            raise
+        transfer = self._transfers[id] = Transfer(id, direction, legs, ends, clear)
+        transfer.start()
+
+    def require_idle(self, peer: Peer | None = None) -> None:
+        """Raises `PeerBusy` while anything is in flight with `peer`, or at all."""
+        busy = [
+            id
+            for id, transfer in self._transfers.items()
+            if peer is None or any(leg.peer is peer and leg.moving for leg in transfer.legs)
+        ]
+        if busy:
+            raise PeerBusy(
+                f"requests {f'with peer {peer.name} ' if peer else ''}are in flight: {', '.join(busy)}",
+                peer=peer.name if peer else None,
+                found=busy,
+                remedy="poll until they are over; only close() ends them by force",
+            )
+
+    def progress(self) -> None:
+        """Looks at every transfer; what happened is appended to `events`."""
+        now = time.monotonic()
+        self._advance(self._transfers.values(), now)
+        for peer, error in self._newly_lost():
+            self.lose(peer, error)
+        for id in [id for id, transfer in self._transfers.items() if transfer.over]:
+            del self._transfers[id]
+        for peer in [peer for peer in self._lost if not self._moving_with(peer)]:
+            self._lost.remove(peer)
+            peer.close("lost")
+
+    def lose(self, peer: Peer, error: NixlError) -> None:
+        """The connection is gone: everything in flight with the peer has failed, and ends as NIXL notices."""
+        if not peer.connected:
+            return
+        peer.state = "lost"
+        self._lost.append(peer)
+        hit = [t for t in self._transfers.values() if any(leg.peer is peer and leg.state != "done" for leg in t.legs)]
+        for leg in (leg for transfer in hit for leg in transfer.legs if leg.peer is peer):
+            if leg.state == "running":
+                leg.error = leg.error or error
+            elif leg.state == "stuck":
+                leg.cancel()
+        self.events.append(PeerDown(peer.name, error, tuple(transfer.id for transfer in hit)))
+        self._advance([transfer for transfer in hit if not transfer.over], time.monotonic())
+
+    def drain(self, progress: Callable[[], None], timeout: float, pause: float) -> tuple[str, ...]:
+        """Waits until nothing is moving, `timeout` seconds at most; returns what still is."""
+        ends = time.monotonic() + timeout
+        while self.moving and time.monotonic() < ends:
+            progress()
+            time.sleep(pause)
+        return self.moving
+
+    def abandon(self) -> list[tuple[Peer, Stage]]:
+        """Gives up everything, as failed and held; returns the handles still in flight."""
+        left = []
+        for transfer in self._transfers.values():
+            if not transfer.failed and not transfer.over:
+                peers = tuple(leg.peer.name for leg in transfer.legs if leg.moving)
+                reason = TransferError(
+                    f"request {transfer.id}: the connector closed before it ended", request=transfer.id
+                )
+                self.events.append(Failed(transfer.id, transfer.direction, reason, "held", peers))
+                transfer.failed = True
+            for leg in transfer.legs:
+                if leg.moving:
+                    left += [(leg.peer, stage) for stage in leg.abandon()]
+                else:
+                    leg.cancel()
+        return left
+
+    def end(self) -> None:
+        """After `abandon`, when the agent is gone and nothing can land any more: the pages are free."""
+        for transfer in self._transfers.values():
+            self.events.append(Freed(transfer.id, transfer.direction))
+        self._transfers.clear()
+
+    def _advance(self, transfers: Iterable[Transfer], now: float) -> None:
+        for transfer in transfers:
+            self.events.extend(transfer.advance(now))
+
+    def _newly_lost(self) -> list[tuple[Peer, NixlError]]:
+        found: dict[str, tuple[Peer, NixlError]] = {}
+        for transfer in self._transfers.values():
+            for leg in transfer.legs:
+                if isinstance(leg.error, PeerLost) and leg.peer.connected:
+                    found.setdefault(leg.peer.name, (leg.peer, leg.error))
+        return list(found.values())
+
+    def _moving_with(self, peer: Peer) -> bool:
+        return any(leg.peer is peer and leg.moving for t in self._transfers.values() for leg in t.legs)

@@ -1,0 +1,134 @@
+"""A connected peer: its layout, the plans with it, and what NIXL holds prepared for them."""
+
+from __future__ import annotations
+
+import logging
+from typing import Literal
+
+import kvreshard as kvr
+
+from .agent import Agent, Prepared
+from .errors import NixlError, NotConnected, PeerLost, Unsupported
+from .events import Direction
+from .memory import memory_kind
+from .wire import Metadata
+
+log = logging.getLogger(__name__)
+
+State = Literal["connected", "lost", "closed"]
+
+
+class Peer:
+    """One remote rank, as returned by `Connector.connect`.
+
+    Good until the peer is lost, connected anew, or the connector publishes another layout; after that every use raises
+    `NotConnected`, and `connect` gives a new one.
+    """
+
+    def __init__(self, agent: Agent, local: kvr.RankLayout, metadata: Metadata, *, added: bool, senders: int) -> None:
+        self._agent = agent
+        self._local = local
+        self._metadata = metadata
+        self._added = added
+        self._plans: dict[Direction, kvr.Plan] = {}
+        self._prepared: dict[tuple[str, Direction], tuple[Prepared, Prepared]] = {}
+        self.senders = senders
+        self.state: State = "connected"
+
+    @property
+    def name(self) -> str:
+        """The peer's NIXL agent name."""
+        return self._metadata.name
+
+    @property
+    def layout(self) -> kvr.RankLayout:
+        """What the peer published."""
+        return self._metadata.layout
+
+    @property
+    def generation(self) -> int:
+        """The peer's registration: what was prepared for another one is void."""
+        return self._metadata.generation
+
+    @property
+    def understands_notices(self) -> bool:
+        """Whether the peer announced that it reads our notices."""
+        return self._metadata.notices > 0
+
+    @property
+    def digest(self) -> str:
+        """Identifies the metadata that this connection was made from."""
+        return self._metadata.digest
+
+    @property
+    def connected(self) -> bool:
+        """Whether transfers can be issued."""
+        return self.state == "connected"
+
+    def plan(self, direction: Direction) -> kvr.Plan:
+        """The plan with this peer; made on first use unless `connect` has made it."""
+        if direction not in self._plans:
+            self._plans[direction] = kvr.plan(self._local, self.layout, direction=direction)
+        return self._plans[direction]
+
+    def set_plan(self, direction: Direction, plan: kvr.Plan) -> None:
+        """Puts a plan (of one route edge) in place."""
+        self._plans[direction] = plan
+
+    def require_connected(self) -> None:
+        """Raises `NotConnected` unless transfers can be issued."""
+        if not self.connected:
+            why = "was lost" if self.state == "lost" else "is closed or was connected anew"
+            raise NotConnected(
+                f"peer {self.name} {why}", peer=self.name, remedy="connect() with the peer's current metadata"
+            )
+
+    def memory(self) -> tuple[str, str]:
+        """Memory kinds, local and remote."""
+        kinds = memory_kind(self._local), memory_kind(self.layout)
+        if "MIXED" in kinds:
+            raise Unsupported(
+                f"the layers of {'this rank' if kinds[0] == 'MIXED' else self.name} lie in host and in device memory, "
+                "and one transfer holds one kind a side",
+                peer=self.name,
+                remedy="publish one connector a memory kind",
+            )
+        return kinds
+
+    def prepared(self, direction: Direction) -> tuple[Prepared, Prepared]:
+        """NIXL's prepared rows of the plan, local and remote; made on first use."""
+        plan = self.plan(direction)
+        key = (plan.digest, direction)
+        if key not in self._prepared:
+            ours, theirs = self.memory()
+            local = self._agent.prepare(None, plan.local_rows(), ours)
+            try:
+                remote = self._agent.prepare(self.name, plan.remote_rows(), theirs)
+            except NixlError:
+                self._agent.release_prepared(local)
+                raise
+            self._prepared[key] = (local, remote)
+        return self._prepared[key]
+
+    def close(self, state: State) -> None:
+        """Releases what is prepared and forgets the peer's agent, unless the agent's owner added it.
+
+        Only for a peer with nothing in flight: removal stops no transfer and takes away the means to see one end.
+        """
+        self.state = state
+        prepared, self._prepared = self._prepared, {}
+        for sides in prepared.values():
+            for side in sides:
+                try:
+                    self._agent.release_prepared(side)
+                except NixlError as error:
+                    log.warning("peer %s: %s", self.name, error)
+        if self._added:
+            self._added = False
+            try:
+                self._agent.remove(self.name)
+            except (NixlError, PeerLost) as error:
+                log.warning("peer %s: %s", self.name, error)
+
+    def __repr__(self) -> str:
+        return f"Peer({self.name!r}, {self.state}, engine={self.layout.engine!r}, generation={self.generation})"

@@ -1,0 +1,134 @@
+"""What a rank tells its peers: its agent, its registrations and its layout, in one message.
+
+The bytes come over whatever channel the host has. Everything in them is hostile until checked: sizes are bounded before
+anything is decoded, and every refusal is a `MetadataError` that says where.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+
+import kvreshard as kvr
+
+from .errors import MetadataError
+
+VERSION = 1
+"""Version of the message; a newer one is refused."""
+
+MAX_MESSAGE = 64 << 20
+MAX_NAME = 256
+MAX_NIXL = 32 << 20
+MAX_LAYOUT = 32 << 20
+
+_MAGIC = "kvreshard"
+
+
+class _Message(msgspec.Struct, frozen=True):
+    magic: Annotated[str, msgspec.Meta(max_length=16)]
+    version: Annotated[int, msgspec.Meta(ge=1, le=2**31)]
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME)] = ""
+    nixl: Annotated[bytes, msgspec.Meta(max_length=MAX_NIXL)] = b""
+    layout: Annotated[bytes, msgspec.Meta(max_length=MAX_LAYOUT)] = b""
+    generation: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
+    notices: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
+
+
+class _Head(msgspec.Struct, frozen=True):
+    """What is read of a message before its version is known to be ours."""
+
+    magic: Annotated[str, msgspec.Meta(max_length=16)]
+    version: int
+
+
+_encoder = msgspec.msgpack.Encoder()
+_head = msgspec.msgpack.Decoder(_Head)
+_decoder = msgspec.msgpack.Decoder(_Message)
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """One rank, as told to its peers.
+
+    `name` is its NIXL agent, `nixl` that agent's metadata, `generation` counts its registrations, `notices` is the
+    newest version of notices that it understands (0: none are to be sent). `digest` identifies the message.
+    """
+
+    name: str
+    nixl: bytes
+    layout: kvr.RankLayout
+    generation: int
+    notices: int
+    digest: str = ""
+
+
+def encode(metadata: Metadata) -> bytes:
+    """The message."""
+    return _encoder.encode(
+        _Message(
+            magic=_MAGIC,
+            version=VERSION,
+            name=metadata.name,
+            nixl=metadata.nixl,
+            layout=metadata.layout.to_bytes(),
+            generation=metadata.generation,
+            notices=metadata.notices,
+        )
+    )
+
+
+def decode(data: bytes) -> Metadata:
+    """Reads a message.
+
+    Raises `MetadataError` for what is too long, does not decode or contradicts itself; `kvreshard.WireError` or another
+    `kvreshard.Error` when the layout inside it is refused.
+    """
+    if len(data) > MAX_MESSAGE:
+        raise MetadataError(
+            f"peer metadata has {len(data)} bytes, over the limit of {MAX_MESSAGE}",
+            field="message",
+            found=len(data),
+            limit=MAX_MESSAGE,
+        )
+    try:
+        head = _head.decode(data)
+    except msgspec.MsgspecError as error:
+        raise MetadataError(f"peer metadata: {error}", field="message", found=str(error)) from error
+    if head.magic != _MAGIC:
+        raise MetadataError(
+            "peer metadata is not a kvreshard message", field="magic", found=head.magic, expected=_MAGIC
+        )
+    if head.version > VERSION:
+        raise MetadataError(
+            f"peer metadata has version {head.version}, this build reads up to {VERSION}",
+            field="version",
+            found=head.version,
+            limit=VERSION,
+            remedy="upgrade this side",
+        )
+    try:
+        message = _decoder.decode(data)
+    except msgspec.MsgspecError as error:
+        raise MetadataError(f"peer metadata: {error}", field="message", found=str(error)) from error
+    for field, value in (("name", message.name), ("nixl", message.nixl), ("layout", message.layout)):
+        if not value:
+            raise MetadataError(f"peer metadata has no {field}", field=field)
+    layout = kvr.RankLayout.from_bytes(message.layout)
+    if layout.generation != message.generation:
+        raise MetadataError(
+            f"peer metadata names generation {message.generation}, its layout {layout.generation}",
+            field="generation",
+            found=message.generation,
+            expected=layout.generation,
+        )
+    return Metadata(
+        name=message.name,
+        nixl=message.nixl,
+        layout=layout,
+        generation=message.generation,
+        notices=message.notices,
+        digest=hashlib.sha256(data).hexdigest(),
+    )
