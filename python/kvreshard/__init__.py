@@ -1,13 +1,16 @@
 """Exact NIXL descriptor plans for moving paged KV cache between engines that lay it out differently.
 
-A :class:`PageFormat` says which byte of a page is which element. A :class:`RankLayout` says where a rank's pages are. From two of
-them :func:`plan` makes the smallest descriptor lists that move one side's cache into the other's pages, or raises an
-:class:`Error` that names what does not fit. Nothing here copies bytes; ``kvreshard.nixl`` hands the plans to NIXL.
+A :class:`PageFormat` says which byte of a page is which element. A :class:`RankLayout` says where a rank's pages are.
+From two of them :func:`plan` makes the smallest descriptor lists that move one side's cache into the other's pages, or
+raises an :class:`Error` that names what does not fit. Nothing here copies bytes; ``kvreshard.nixl`` hands the plans to
+NIXL.
 """
 
 from kvreshard._core import (
     ArithmeticOverflow,
     Blocks,
+    Edge,
+    Engine,
     Error,
     FormatError,
     Group,
@@ -22,6 +25,7 @@ from kvreshard._core import (
     Region,
     Request,
     RequestError,
+    Route,
     Segment,
     VerificationError,
     WireError,
@@ -29,11 +33,14 @@ from kvreshard._core import (
     plan,
     preset,
     presets,
+    route,
 )
 
 __all__ = [
     "ArithmeticOverflow",
     "Blocks",
+    "Edge",
+    "Engine",
     "Error",
     "FormatError",
     "Group",
@@ -48,6 +55,7 @@ __all__ = [
     "Region",
     "Request",
     "RequestError",
+    "Route",
     "Segment",
     "VerificationError",
     "WireError",
@@ -55,4 +63,5 @@ __all__ = [
     "plan",
     "preset",
     "presets",
+    "route",
 ]

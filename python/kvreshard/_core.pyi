@@ -1,18 +1,48 @@
 """The native module of kvreshard. Import ``kvreshard``, which re-exports it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
+__all__ = [
+    "ArithmeticOverflow",
+    "Blocks",
+    "Edge",
+    "Engine",
+    "Error",
+    "FormatError",
+    "Group",
+    "IncompatibleLayout",
+    "Layer",
+    "LayoutError",
+    "LimitExceeded",
+    "MissingLayer",
+    "PageFormat",
+    "Plan",
+    "RankLayout",
+    "Region",
+    "Request",
+    "RequestError",
+    "Route",
+    "Segment",
+    "VerificationError",
+    "WireError",
+    "__version__",
+    "plan",
+    "preset",
+    "presets",
+    "route",
+]
+
 __version__: str
 """The version of the package."""
 
-Memory: TypeAlias = Literal["DRAM", "VRAM"]
-Direction: TypeAlias = Literal["read", "write"]
-BlockIds: TypeAlias = npt.NDArray[np.int32] | npt.NDArray[np.int64] | Sequence[int]
+_Memory: TypeAlias = Literal["DRAM", "VRAM"]
+_Direction: TypeAlias = Literal["read", "write"]
+_BlockIds: TypeAlias = npt.NDArray[np.int32] | npt.NDArray[np.int64] | Sequence[int]
 
 class Error(Exception):
     """Base of every error that kvreshard raises.
@@ -59,7 +89,9 @@ class IncompatibleLayout(Error):
     """
 
 class MissingLayer(Error):
-    """A layer is wanted that no rank of the other side holds. Attributes: ``layer``, ``side``, ``field`` (the part missing)."""
+    """A layer is wanted that no rank of the other side holds. Attributes: ``layer``, ``side``, ``field`` (the part
+    missing).
+    """
 
 class RequestError(Error):
     """A request names blocks, tokens or groups that do not exist or do not suffice.
@@ -86,17 +118,18 @@ class VerificationError(Error):
 class PageFormat:
     """Which byte of a page is which element: a nest of loops, its extents and element types.
 
-    Immutable, valid when made. Formats are equal (and hash alike) if every byte of a page means the same in both, however they are
-    written::
+    Immutable, valid when made. Formats are equal (and hash alike) if every byte of a page means the same in both,
+    however they are written::
 
         PageFormat("k[h d/8 n d%8] v[h n/8 d n%8]", h=8, n=16, d=128, dtype="bf16")
 
     Args:
-        notation: Loops outermost first; a component lists its own inner loops in brackets. ``a/8`` and ``a%8`` are the upper and lower
-            digit of axis ``a``, a bare number is a loop without a name, parentheses group, ``pad[..]`` is bytes that nobody reads.
+        notation: Loops outermost first; a component lists its own inner loops in brackets. ``a/8`` and ``a%8`` are the
+            upper and lower digit of axis ``a``, a bare number is a loop without a name, parentheses group, ``pad[..]``
+            is bytes that nobody reads.
         extents: The extent of every axis that the notation names, as a mapping; or as keywords.
-        types: The element type of components by name: ``bf16``, ``f16``, ``f32``, ``f8e4m3fn``, ``fp4x2``, ``u8``, ...; names and
-            dtypes of torch and numpy are understood.
+        types: The element type of components by name: ``bf16``, ``f16``, ``f32``, ``f8e4m3fn``, ``fp4x2``, ``u8``, ...;
+            names and dtypes of torch and numpy are understood.
         dtype: The element type of the components that ``types`` does not name.
         axes: Extents as keywords.
 
@@ -155,6 +188,7 @@ class PageFormat:
         Raises:
             FormatError: As the constructor.
         """
+    def __getnewargs_ex__(self) -> tuple[tuple[Any, ...], dict[str, Any]]: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 
@@ -166,7 +200,7 @@ def preset(name: str, /, **parameters: int | str) -> PageFormat:
     """
 
 def presets() -> list[str]:
-    """The names that :func:`preset` knows, sorted."""
+    """The names that :func:`preset` knows, families together."""
 
 @final
 class Region:
@@ -183,7 +217,7 @@ class Region:
         ArithmeticOverflow: Its end does not fit 64 bits.
     """
 
-    def __new__(cls, base: int, bytes: int, device: int = 0, memory: Memory = "DRAM") -> Region: ...
+    def __new__(cls, base: int, bytes: int, device: int = 0, memory: _Memory = "DRAM") -> Region: ...
     @property
     def base(self) -> int:
         """The first address."""
@@ -194,7 +228,7 @@ class Region:
     def device(self) -> int:
         """NIXL's device id."""
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> _Memory:
         """Host (``DRAM``) or device memory (``VRAM``)."""
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
@@ -209,8 +243,8 @@ class Segment:
         pages: How many pages.
         page_stride: Bytes from one page to the next; the page bytes where not given.
         offset: Bytes from the start of the region to page 0.
-        holds: The half-open interval of each sharded axis that it holds, such as ``{"h": (0, 4)}``. Axes not given get the rank's
-            tensor-parallel share. A format without the axis is a plane at the one index given here.
+        holds: The half-open interval of each sharded axis that it holds, such as ``{"h": (0, 4)}``. Axes not given get
+            the rank's tensor-parallel share. A format without the axis is a plane at the one index given here.
 
     Raises:
         LayoutError: No pages, pages that overlap, or a reversed interval.
@@ -244,7 +278,10 @@ class Segment:
         """Bytes from the start of the region to page 0."""
     @property
     def holds(self) -> dict[str, tuple[int, int]]:
-        """The half-open interval of each sharded axis; complete once the segment is read back from a :class:`RankLayout`."""
+        """The half-open interval of each sharded axis; complete once the segment is read back from a
+        :class:`RankLayout`.
+        """
+    def __getnewargs_ex__(self) -> tuple[tuple[Any, ...], dict[str, Any]]: ...
     def __eq__(self, other: object, /) -> bool: ...
 
 @final
@@ -254,7 +291,8 @@ class Layer:
     Args:
         name: The name that peers match by.
         segments: At least one; several where K and V stand apart, or each head has a plane of its own.
-        totals: For every sharded axis, its extent over all ranks: ``{"h": 8}``. Without one the layer is replicated (MLA).
+        totals: For every sharded axis, its extent over all ranks: ``{"h": 8}``. Without one the layer is replicated
+            (MLA).
         group: Index of its group in the rank's list of groups.
 
     Raises:
@@ -281,11 +319,13 @@ class Layer:
     @property
     def group(self) -> int:
         """Index of its group."""
+    def __getnewargs_ex__(self) -> tuple[tuple[Any, ...], dict[str, Any]]: ...
     def __eq__(self, other: object, /) -> bool: ...
 
 @final
 class Group:
-    """Layers that share block ids. Block ``b`` is the pages ``b * pages_per_block`` to ``(b + 1) * pages_per_block - 1``.
+    """Layers that share block ids. Block ``b`` is the pages ``b * pages_per_block`` to ``(b + 1) * pages_per_block -
+    1``.
 
     Args:
         kind: Whether a block holds consecutive ``tokens`` or one whole ``state`` (Mamba and its like).
@@ -318,6 +358,7 @@ class Group:
     @property
     def window(self) -> int | None:
         """How many last tokens are kept; ``None`` keeps all."""
+    def __getnewargs_ex__(self) -> tuple[tuple[Any, ...], dict[str, Any]]: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 
@@ -329,15 +370,18 @@ class RankLayout:
         engine: The engine's id.
         layers: The layers that this rank holds.
         groups: The groups that the layers refer to; one group of tokens where not given.
-        generation: Counts registrations. Memory that is registered anew gets a new one, and what peers prepared is void.
-        tp: Tensor-parallel rank and size. A segment without ``holds`` holds ``[rank*total//size, (rank+1)*total//size)`` of each
-            sharded axis, or the one index ``rank*total//size`` when there are more ranks than indexes.
+        generation: Counts registrations. Memory that is registered anew gets a new one, and what peers prepared is
+            void.
+        tp: Tensor-parallel rank and size. A segment without ``holds`` holds ``[rank*total//size,
+            (rank+1)*total//size)`` of each sharded axis, or the one index ``rank*total//size`` when there are more
+            ranks than indexes.
         pp: Pipeline-parallel rank and size.
         cp: Context-parallel rank and size.
         cp_interleave: How many consecutive states a context-parallel rank gets at a time.
 
     Raises:
-        LayoutError: A segment outside its region, heads in a page that contradict the share, two layers of one name, ...
+        LayoutError: A segment outside its region, heads in a page that contradict the share, two layers of one name,
+            ...
         LimitExceeded: Too many of anything.
         ArithmeticOverflow: An address does not fit 64 bits.
     """
@@ -382,7 +426,11 @@ class RankLayout:
     def layers(self) -> list[Layer]:
         """The layers, in the order given, with every segment's ``holds`` filled in."""
     def to_bytes(self) -> bytes:
-        """The layout as a message for a peer."""
+        """The layout as a message for a peer. Releases the GIL.
+
+        Raises:
+            LimitExceeded: It is longer than a peer would read.
+        """
     @staticmethod
     def from_bytes(data: bytes, /) -> RankLayout:
         """Reads a peer's message. Every field is validated, sizes before anything is allocated. Releases the GIL.
@@ -395,31 +443,35 @@ class RankLayout:
 
 @final
 class Engine:
-    """The ranks of one engine.
+    """The ranks of one engine. A rank is named by its index here.
 
     Args:
         ranks: The layout of every rank, in any order.
 
     Raises:
-        LayoutError: The ranks contradict one another.
+        LayoutError: There is none, two stand at one place, or they disagree about the sizes of their parallelism.
+        LimitExceeded: There are too many.
     """
 
-    def __new__(cls, ranks: Iterable[RankLayout]) -> Engine: ...
+    def __new__(cls, ranks: Sequence[RankLayout]) -> Engine: ...
     @staticmethod
     def uniform(rank: RankLayout, /) -> Engine:
-        """An engine whose ranks are all like this one, each with its share of the heads.
+        """An engine whose tensor-parallel ranks are all built like this one, each with its share of the heads.
+
+        Only shares are worked out, not addresses: enough to route, not to plan.
 
         Raises:
-            LayoutError: The rank cannot stand for the others.
+            LayoutError: The format does not allow another rank's share.
         """
     @property
     def ranks(self) -> list[RankLayout]:
         """The layout of every rank, by rank index."""
     def __len__(self) -> int: ...
+    def __eq__(self, other: object, /) -> bool: ...
 
 @final
 class Edge:
-    """What one local and one remote rank have to do with each other. Made by :func:`route`."""
+    """What one local and one remote rank exchange. Made by :func:`route`; narrows a :func:`plan`."""
 
     @property
     def local(self) -> int:
@@ -427,6 +479,9 @@ class Edge:
     @property
     def remote(self) -> int:
         """Index of the remote rank in its engine."""
+    @property
+    def direction(self) -> _Direction:
+        """``read``: local is the destination; ``write``: local is the source."""
     @property
     def layers(self) -> list[str]:
         """The layers that cross."""
@@ -437,19 +492,28 @@ class Route:
     """Which rank gets what from which. Both sides compute the same. Made by :func:`route`."""
 
     @property
+    def direction(self) -> _Direction:
+        """``read``: local is the destination; ``write``: local is the source."""
+    @property
     def edges(self) -> list[Edge]:
-        """The pairs of ranks between which bytes move."""
+        """The pairs of ranks between which bytes move, ordered by destination rank and then by source rank."""
     @property
     def notify(self) -> list[tuple[int, int]]:
-        """Pairs ``(local, remote)`` of ranks that only notify: nothing moves, but the source must hear that the request is done."""
+        """Pairs ``(local, remote)`` of ranks that exchange no bytes, only the news that a request is done: replicas
+        nobody reads.
+        """
     @property
     def readers(self) -> list[int]:
-        """For each rank of the source, how many notices end a request there."""
+        """For each source rank, how many destination ranks report on each request: readers and those that only notify."""
+    @property
+    def writers(self) -> list[int]:
+        """For each destination rank, how many source ranks fill its pages."""
     def edges_of(self, *, local: int | None = None, remote: int | None = None) -> list[Edge]:
-        """The edges of one rank."""
+        """The edges of one rank, or between two."""
+    def __eq__(self, other: object, /) -> bool: ...
 
-def route(*, local: Engine, remote: Engine, direction: Direction = "read") -> Route:
-    """Which rank of one engine gets what from which rank of the other; replicas share the load.
+def route(*, local: Engine, remote: Engine, direction: _Direction = "read") -> Route:
+    """Which rank of one engine gets what from which rank of the other; replicas share the load. Releases the GIL.
 
     Args:
         local: The engine that plans and issues the transfers.
@@ -457,8 +521,8 @@ def route(*, local: Engine, remote: Engine, direction: Direction = "read") -> Ro
         direction: ``read``: local is the destination; ``write``: local is the source.
 
     Raises:
-        MissingLayer: The source lacks a layer, or a part of one.
-        IncompatibleLayout: The engines do not fit together.
+        MissingLayer: No source holds a layer, or some members of it.
+        IncompatibleLayout: Totals of a layer contradict one another.
     """
 
 @final
@@ -474,7 +538,7 @@ class Blocks:
         TypeError: Not integers, or not one-dimensional.
     """
 
-    def __new__(cls, ids: BlockIds, first_token: int = 0) -> Blocks: ...
+    def __new__(cls, ids: _BlockIds, first_token: int = 0) -> Blocks: ...
     @property
     def ids(self) -> npt.NDArray[np.int32]:
         """The block ids, ``(N,)``; a copy."""
@@ -508,13 +572,15 @@ class Request:
 
 @final
 class Plan:
-    """How one local rank moves its pages from or to one remote rank. Made by :func:`plan`; its size does not depend on the pages.
+    """How one local rank moves its pages from or to one remote rank. Made by :func:`plan`; its size does not depend on
+    the pages.
 
-    Counts are over one period: the pages of either side in the least common multiple of both sides' page lengths; one page where
-    they are equal. Arrays are C-contiguous, new, owned by the caller, and handed over without a copy. Long calls release the GIL.
+    Counts are over one period: the pages of either side in the least common multiple of both sides' page lengths; one
+    page where they are equal. Arrays are C-contiguous, new, owned by the caller, and handed over without a copy. Long
+    calls release the GIL.
 
-    NIXL's lists are of one memory kind a side. A plan over several kinds has several ``parts``; ``part`` picks one by index, and
-    may be left out where there is one.
+    NIXL's lists are of one memory kind a side. A plan over several kinds has several ``parts``; ``part`` picks one by
+    index, and may be left out where there is one.
     """
 
     @property
@@ -524,7 +590,7 @@ class Plan:
     def remote(self) -> RankLayout:
         """The peer."""
     @property
-    def direction(self) -> Direction:
+    def direction(self) -> _Direction:
         """``read``: local is the destination; ``write``: local is the source."""
     @property
     def runs(self) -> int:
@@ -548,7 +614,7 @@ class Plan:
     def digest(self) -> str:
         """SHA-256 of all that the rows depend on, 64 hex digits: prepared handles can be kept by it."""
     @property
-    def parts(self) -> list[tuple[Memory, Memory]]:
+    def parts(self) -> list[tuple[_Memory, _Memory]]:
         """The ``(local, remote)`` memory kind of each part; empty when nothing moves.
 
         Raises:
@@ -572,7 +638,8 @@ class Plan:
     def remote_rows(self, *, part: int | None = None) -> npt.NDArray[np.uint64]:
         """Remote memory, as :meth:`local_rows`: the same runs in the same order, each with the peer's pages."""
     def local_flat(self, *, part: int | None = None) -> npt.NDArray[np.uint64]:
-        """Local memory for NIXL before 1.5: uint64 ``(N, 3)``, a row ``[address, bytes, device]`` for every descriptor, by id.
+        """Local memory for NIXL before 1.5: uint64 ``(N, 3)``, a row ``[address, bytes, device]`` for every descriptor,
+        by id.
 
         Raises:
             LimitExceeded: As :meth:`local_rows`.
@@ -587,25 +654,28 @@ class Plan:
         *,
         part: int | None = None,
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """Which prepared descriptors make up a request: ``(local, remote)``, int32 ``(N,)`` each, for ``make_prepped_xfer``.
+        """Which prepared descriptors make up a request: ``(local, remote)``, int32 ``(N,)`` each, for
+        ``make_prepped_xfer``.
 
         The end of the tokens wanted is rounded up to the end of a row, inside pages that the request owns alone.
 
         Args:
             request: The request.
-            out: Arrays to fill: C-contiguous, writable, int32, at least N long. Views of their first N elements are returned.
+            out: Arrays to fill: C-contiguous, writable, int32, at least N long. Views of their first N elements are
+                returned.
             part: Which part.
 
         Raises:
-            RequestError: A block does not exist, or the lists do not suffice; the tokens begin inside a row (:meth:`lists` serves
-                them); or ``out`` is too short.
+            RequestError: A block does not exist, or the lists do not suffice; the tokens begin inside a row
+                (:meth:`lists` serves them); or ``out`` is too short.
             LimitExceeded: As :meth:`local_rows`.
             TypeError: ``out`` is of another type, read-only, not contiguous, or one array twice.
         """
     def lists(
         self, request: Request, /, *, part: int | None = None
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-        """Exactly the bytes of a request, runs joined where they touch on both sides: ``(local, remote)`` for ``initialize_xfer``.
+        """Exactly the bytes of a request, runs joined where they touch on both sides: ``(local, remote)`` for
+        ``initialize_xfer``.
 
         uint64 ``(N, 3)`` each, a row ``[address, bytes, device]``; row ``i`` of both is one copy.
 
@@ -613,8 +683,9 @@ class Plan:
             RequestError: A block does not exist, or the lists do not suffice.
             LimitExceeded: As :meth:`local_rows`.
         """
-    def zero(self, request: Request, /, *, memory: Memory | None = None) -> npt.NDArray[np.uint64]:
-        """Destination bytes that the request's pages own and no transfer fills: clear them before the pages count as ready.
+    def zero(self, request: Request, /, *, memory: _Memory | None = None) -> npt.NDArray[np.uint64]:
+        """Destination bytes that the request's pages own and no transfer fills: clear them before the pages count as
+        ready.
 
         uint64 ``(N, 3)``, a row ``[address, bytes, device]``.
 
@@ -632,26 +703,24 @@ class Plan:
         Raises:
             RequestError, LimitExceeded: As :meth:`ids`.
         """
-    def verify(self) -> None:
-        """Proves from the rows alone that every byte needed is written once and that every descriptor lies inside one region.
 
-        Raises:
-            VerificationError: It does not hold.
-        """
-    def explain(self) -> str:
-        """The plan in words and columns, for a person."""
-
-def plan(local: RankLayout, remote: RankLayout, *, edge: Edge | None = None, direction: Direction = "read") -> Plan:
+def plan(
+    local: RankLayout, remote: RankLayout, *, edge: Edge | None = None, direction: _Direction | None = None
+) -> Plan:
     """How bytes move between two ranks. Releases the GIL.
 
     Args:
         local: The rank that issues the transfer.
         remote: The peer.
-        edge: An edge of a :class:`Route`, which narrows the plan to its layers, heads and tokens.
-        direction: ``read``: local is the destination; ``write``: local is the source.
+        edge: An edge of a :class:`Route`, which narrows the plan to its layers and shares; without one, all that both
+            ranks hold.
+        direction: ``read``: local is the destination; ``write``: local is the source. Where not given, the edge's, or
+            ``read``.
 
     Raises:
-        IncompatibleLayout: The two sides do not fit; the error names layer, field and both values.
-        LimitExceeded: The plan would need too many rows.
+        IncompatibleLayout: Copied bytes would not mean the same; the error names layer, field and both values.
+        MissingLayer: The source does not hold a layer of the destination.
+        LimitExceeded: Page sizes or nests need more pieces than can be planned.
         ArithmeticOverflow: An address does not fit 64 bits.
+        LayoutError: ``direction`` contradicts the edge.
     """

@@ -265,7 +265,10 @@ pub(crate) struct Group(pub(crate) core::Group);
 #[pymethods]
 impl Group {
     #[new]
-    #[pyo3(signature = (kind="tokens", *, pages_per_block=1, tokens_per_state=None, window=None))]
+    #[pyo3(
+        signature = (kind="tokens", *, pages_per_block=1, tokens_per_state=None, window=None),
+        text_signature = "(kind='tokens', *, pages_per_block=1, tokens_per_state=1, window=None)"
+    )]
     fn new(
         py: Python<'_>,
         kind: &str,

@@ -5,9 +5,13 @@ use std::collections::HashMap;
 use kvreshard::layout::{self as core, Position, RankParts};
 use kvreshard::shard::{ContextParallel, Place};
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
 use crate::errors::Raise;
 use crate::layer::{Group, Layer, Pair, Region};
+
+/// What pickle calls, and with what.
+type Reduced<'py> = (Bound<'py, PyAny>, (Bound<'py, PyBytes>,));
 
 /// All that a peer must know of one rank.
 #[pyclass(module = "kvreshard", frozen, eq, from_py_object)]
@@ -17,9 +21,11 @@ pub(crate) struct RankLayout(pub(crate) core::RankLayout);
 #[pymethods]
 impl RankLayout {
     #[new]
-    #[pyo3(signature = (
-        *, engine, layers, groups=None, generation=0, tp=(0, 1), pp=(0, 1), cp=(0, 1), cp_interleave=1
-    ))]
+    #[pyo3(
+        signature = (*, engine, layers, groups=None, generation=0, tp=(0, 1), pp=(0, 1), cp=(0, 1), cp_interleave=1),
+        text_signature =
+            "(*, engine, layers, groups=None, generation=0, tp=(0, 1), pp=(0, 1), cp=(0, 1), cp_interleave=1)"
+    )]
     #[allow(clippy::too_many_arguments)] // They are keywords.
     fn new(
         py: Python<'_>,
@@ -98,6 +104,20 @@ impl RankLayout {
     fn layers(&self) -> Vec<Layer> {
         // A layout is valid when made, so every segment's region exists.
         self.0.layers().iter().filter_map(|layer| Layer::of(layer, self.0.regions())).collect()
+    }
+
+    fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, &py.detach(|| self.0.to_bytes()).raised(py)?))
+    }
+
+    #[staticmethod]
+    #[pyo3(signature = (data, /))]
+    fn from_bytes(py: Python<'_>, data: &[u8]) -> PyResult<Self> {
+        py.detach(|| core::RankLayout::from_bytes(data)).map(Self).raised(py)
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Reduced<'py>> {
+        Ok((py.get_type::<Self>().getattr("from_bytes")?, (self.to_bytes(py)?,)))
     }
 
     fn __repr__(&self) -> String {

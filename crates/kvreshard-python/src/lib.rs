@@ -7,6 +7,7 @@ mod layer;
 mod layout;
 mod plan;
 mod request;
+mod route;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -29,6 +30,8 @@ mod _core {
     use crate::plan::{Plan, plan};
     #[pymodule_export]
     use crate::request::{Blocks, Request};
+    #[pymodule_export]
+    use crate::route::{Edge, Engine, Route, route};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -13,17 +13,35 @@ use crate::arrays::{Target, flattened, table};
 use crate::errors::Raise;
 use crate::layout::RankLayout;
 use crate::request::Request;
+use crate::route::Edge;
 
 type Ids<'py> = (Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<i32>>);
 type Tables<'py> = (Bound<'py, PyArray2<u64>>, Bound<'py, PyArray2<u64>>);
 
 /// How bytes move between two ranks.
 #[pyfunction]
-#[pyo3(signature = (local, remote, *, direction="read"))]
-pub(crate) fn plan(py: Python<'_>, local: &RankLayout, remote: &RankLayout, direction: &str) -> PyResult<Plan> {
-    let direction: Direction = direction.parse().raised(py)?;
+#[pyo3(signature = (local, remote, *, edge=None, direction=None))]
+pub(crate) fn plan(
+    py: Python<'_>,
+    local: &RankLayout,
+    remote: &RankLayout,
+    edge: Option<&Edge>,
+    direction: Option<&str>,
+) -> PyResult<Plan> {
     py.detach(|| {
-        let plan = core::Plan::new(&local.0, &remote.0, direction)?;
+        let direction: Option<Direction> = direction.map(str::parse).transpose()?;
+        let plan = match (edge, direction) {
+            (None, direction) => core::Plan::new(&local.0, &remote.0, direction.unwrap_or(Direction::Read))?,
+            (Some(Edge(edge)), Some(direction)) if direction != edge.direction() => {
+                return Err(CoreError::Layout {
+                    layer: None,
+                    field: "direction".to_owned(),
+                    found: direction.name().to_owned(),
+                    expected: format!("{}, as of the edge", edge.direction().name()),
+                });
+            }
+            (Some(Edge(edge)), _) => edge.plan(&local.0, &remote.0)?,
+        };
         Ok(Plan { summary: plan.summary()?, plan, prepared: OnceLock::new() })
     })
     .raised(py)

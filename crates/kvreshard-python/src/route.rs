@@ -1,0 +1,137 @@
+//! `Engine`, `Edge`, `Route` and `route`.
+
+use kvreshard::engine as ranks;
+use kvreshard::plan::Direction;
+use kvreshard::route as core;
+use pyo3::prelude::*;
+
+use crate::errors::Raise;
+use crate::layout::RankLayout;
+
+/// The ranks of one engine.
+#[pyclass(module = "kvreshard", frozen, eq, from_py_object)]
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Engine(ranks::Engine);
+
+#[pymethods]
+impl Engine {
+    #[new]
+    fn new(py: Python<'_>, ranks: Vec<RankLayout>) -> PyResult<Self> {
+        let ranks = ranks.into_iter().map(|rank| rank.0).collect();
+        ranks::Engine::new(ranks).map(Self).raised(py)
+    }
+
+    #[staticmethod]
+    #[pyo3(signature = (rank, /))]
+    fn uniform(py: Python<'_>, rank: &RankLayout) -> PyResult<Self> {
+        py.detach(|| ranks::Engine::uniform(&rank.0)).map(Self).raised(py)
+    }
+
+    #[getter]
+    fn ranks(&self) -> Vec<RankLayout> {
+        self.0.ranks().iter().cloned().map(RankLayout).collect()
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.ranks().len()
+    }
+
+    fn __repr__(&self) -> String {
+        let name = self.0.ranks().first().map_or("", |rank| rank.engine());
+        format!("Engine({name:?}, {} ranks)", self.0.ranks().len())
+    }
+
+    fn __getnewargs__(&self) -> (Vec<RankLayout>,) {
+        (self.ranks(),)
+    }
+}
+
+/// What one local and one remote rank exchange.
+#[pyclass(module = "kvreshard", frozen, eq, from_py_object)]
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Edge(pub(crate) core::Edge);
+
+#[pymethods]
+impl Edge {
+    #[getter]
+    fn local(&self) -> usize {
+        self.0.local()
+    }
+
+    #[getter]
+    fn remote(&self) -> usize {
+        self.0.remote()
+    }
+
+    #[getter]
+    fn direction(&self) -> &'static str {
+        self.0.direction().name()
+    }
+
+    #[getter]
+    fn layers(&self) -> Vec<&str> {
+        // A layer whose share is in several pieces is listed once a piece, one after the other.
+        let mut names: Vec<_> = self.0.takes().iter().map(|(name, _)| &**name).collect();
+        names.dedup();
+        names
+    }
+
+    fn __repr__(&self) -> String {
+        let (local, remote, direction) = (self.local(), self.remote(), self.direction());
+        format!("Edge(local={local}, remote={remote}, {direction}, {} layers)", self.layers().len())
+    }
+}
+
+/// Which rank gets what from which.
+#[pyclass(module = "kvreshard", frozen, eq)]
+#[derive(PartialEq, Eq)]
+pub(crate) struct Route(core::Route);
+
+#[pymethods]
+impl Route {
+    #[getter]
+    fn direction(&self) -> &'static str {
+        self.0.direction().name()
+    }
+
+    #[getter]
+    fn edges(&self) -> Vec<Edge> {
+        self.0.edges().iter().cloned().map(Edge).collect()
+    }
+
+    #[getter]
+    fn notify(&self) -> Vec<(usize, usize)> {
+        self.0.notify().to_vec()
+    }
+
+    #[getter]
+    fn readers(&self) -> Vec<u64> {
+        self.0.readers().to_vec()
+    }
+
+    #[getter]
+    fn writers(&self) -> Vec<u64> {
+        self.0.writers().to_vec()
+    }
+
+    #[pyo3(signature = (*, local=None, remote=None))]
+    fn edges_of(&self, local: Option<usize>, remote: Option<usize>) -> Vec<Edge> {
+        let wanted = |edge: &&core::Edge| {
+            local.is_none_or(|rank| edge.local() == rank) && remote.is_none_or(|rank| edge.remote() == rank)
+        };
+        self.0.edges().iter().filter(wanted).cloned().map(Edge).collect()
+    }
+
+    fn __repr__(&self) -> String {
+        let (edges, notify) = (self.0.edges().len(), self.0.notify().len());
+        format!("Route({}, {edges} edges, {notify} that only notify)", self.direction())
+    }
+}
+
+/// Which rank of one engine gets what from which rank of the other.
+#[pyfunction]
+#[pyo3(signature = (*, local, remote, direction="read"))]
+pub(crate) fn route(py: Python<'_>, local: &Engine, remote: &Engine, direction: &str) -> PyResult<Route> {
+    let direction: Direction = direction.parse().raised(py)?;
+    py.detach(|| core::Route::new(&local.0, &remote.0, direction)).map(Route).raised(py)
+}
