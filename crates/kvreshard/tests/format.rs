@@ -99,6 +99,7 @@ fn canonical_text() {
         ("k[n h d] (n h v[d] w[])", "k[n h d] (n h v[d] w[])"),
         ("n/1 n%1 h k[d/128 d%128] v[d]", "n h k[d] v[d]"),
         ("k[n%16/2%4 n/8 n%2 h d] pad[]", "k[n%8/2 n/8 n%2 h d] pad[1]"),
+        ("k[n/2/4 n/2%4 n%2 h d/4/2%8/2 d/64 d%16/2/4 d%8]", "k[n h d%64/16 d/64 d%16]"),
         ("n (pad[2]) h[] (pad[d] (pad[3] pad[h])) k[h d]", "n pad[2] h[] pad[139] k[h d]"),
     ];
     for (notation, canonical) in cases {
