@@ -202,6 +202,12 @@ def test_interval_and_context_parallel() -> None:
     assert np.array_equal(table[:4], pages[3].reshape(16, 64)[4:8])
     assert np.array_equal(table[4:], pages[3].reshape(16, 64)[12:16])
 
+    part = np.zeros_like(pages)
+    assert whole.fill(part, [3, 1], layer=0, seed=0, first_token=32, tokens=(40, 50)) == 10 * 64
+    kept = np.zeros((4, 16), dtype=bool)
+    kept[3, 8:], kept[1, :2] = True, True
+    assert np.array_equal(part.reshape(4, 16, 64), pages.reshape(4, 16, 64) * kept[..., None])
+
     pages[1] = 0
     assert whole.check(pages, [3, 1], layer=0, seed=0, first_token=32, tokens=(32, 48)).ok
     verdict = whole.check(pages, [3, 1], layer=0, seed=0, first_token=32, tokens=(40, 50))

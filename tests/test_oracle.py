@@ -200,6 +200,9 @@ def test_pages_that_do_not_divide() -> None:
     assert (local.tolist(), remote.tolist(), lengths.tolist()) == ([0, 3], [103, 100], [3, 3])
     inside = pairs(rank(rows(2)), rank(rows(3), base=100), request).runs(inside_pages=True)
     assert inside[2].tolist() == [2, 1, 1, 2]
+    joined = Request((0, 6), (Blocks((0, 1)),), (Blocks((0, 1, 2)),))
+    assert pairs(rank(rows(3)), rank(rows(2), base=100), joined).runs()[2].tolist() == [6]
+    assert pairs(rank(rows(3)), rank(rows(2), base=100), joined).runs(inside_pages=True)[2].tolist() == [2, 1, 1, 2]
 
 
 def test_blocks_of_several_pages() -> None:
