@@ -9,22 +9,25 @@ use kvreshard::name::{MAX_NAME_BYTES, Name};
 
 const BF16: ElementType = ElementType::Bf16;
 
-fn extents(given: &[(&str, u64)]) -> BTreeMap<String, u64> {
+fn extents(given: Axes<'_>) -> BTreeMap<String, u64> {
     given.iter().map(|(axis, extent)| ((*axis).to_owned(), *extent)).collect()
 }
 
-fn format(notation: &str, given: &[(&str, u64)]) -> PageFormat {
+fn format(notation: &str, given: Axes<'_>) -> PageFormat {
     PageFormat::new(notation, &extents(given), &Types::all(BF16)).unwrap()
 }
 
-fn refused(notation: &str, given: &[(&str, u64)]) -> Error {
+fn refused(notation: &str, given: Axes<'_>) -> Error {
     match PageFormat::new(notation, &extents(given), &Types::all(BF16)) {
         Err(error) => error,
         Ok(format) => panic!("not refused: {format}"),
     }
 }
 
-const HND: &[(&str, u64)] = &[("h", 8), ("n", 16), ("d", 128)];
+/// Extents, or an index of an element.
+type Axes<'a> = &'a [(&'a str, u64)];
+
+const HND: Axes<'_> = &[("h", 8), ("n", 16), ("d", 128)];
 
 #[test]
 fn a_format_answers_for_its_parts() {
@@ -139,7 +142,7 @@ fn equality_is_of_bytes_and_types() {
 /// Computed apart, from the encoding that [`Fingerprint`](kvreshard::format::Fingerprint) documents.
 #[test]
 fn fingerprints_never_change() {
-    let golden: &[(&str, &[(&str, u64)], &str)] = &[
+    let golden: &[(&str, Axes<'_>, &str)] = &[
         ("n h k[d] v[d]", HND, "8b53bde947c7d94d1171f5cf792a1f72209cfce01f6383a8b31b740dc5727bc7"),
         ("k[h d/8 n d%8] v[h n/8 d n%8]", HND, "43ecffe98d340b1b152af121b998748492271b2dbc9a0c978f600bc1447832f3"),
     ];
@@ -203,7 +206,7 @@ fn syntax_errors_say_where() {
 
 #[test]
 fn misfits_name_axis_and_position() {
-    let cases: &[(&str, &[(&str, u64)], &str, Option<usize>, &str)] = &[
+    let cases: &[(&str, Axes<'_>, &str, Option<usize>, &str)] = &[
         ("k[n d]", &[("d", 4)], "n", Some(2), "no extent is given"),
         ("k[n d]", &[("n", 0), ("d", 4)], "n", Some(2), "extent 0"),
         ("k[n]", &[("n", 2), ("d", 4)], "d", None, "the axes of the notation are n"),
@@ -277,7 +280,7 @@ fn element_type_names() {
 #[test]
 fn offsets_refuse_wrong_indexes() {
     let packed = format("n h k[d]", HND);
-    let problem = |component: &str, index: &[(&str, u64)]| packed.offset(component, index).unwrap_err().to_string();
+    let problem = |component: &str, index: Axes<'_>| packed.offset(component, index).unwrap_err().to_string();
     assert_eq!(problem("v", &[]), "page format: v: no such component; there are k");
     assert!(problem("k", &[("h", 1), ("n", 1)]).contains("no index is given for axis \"d\""));
     assert!(problem("k", &[("h", 1), ("n", 1), ("d", 1), ("x", 0)]).contains("has no axis \"x\""));
@@ -302,7 +305,7 @@ fn limits_hold_at_the_limit_and_not_above() {
         Error::Limit { found: f, limit: l, .. } => assert_eq!((f, l), (found, limit)),
         other => panic!("{other}"),
     };
-    let d: &[(&str, u64)] = &[("d", 2)];
+    let d: Axes<'_> = &[("d", 2)];
     assert_eq!(format(&nested(MAX_NESTING), d).canonical(), "k[d]");
     at_limit(refused(&nested(MAX_NESTING + 1), d), 17, 16);
     at_limit(refused(&"(".repeat(MAX_NOTATION_BYTES), d), 17, 16);
@@ -328,7 +331,7 @@ fn limits_hold_at_the_limit_and_not_above() {
 
 #[test]
 fn sizes_that_do_not_fit_are_refused() {
-    let huge: &[(&str, u64)] = &[("a", 1 << 32), ("b", 1 << 31)];
+    let huge: Axes<'_> = &[("a", 1 << 32), ("b", 1 << 31)];
     assert!(matches!(refused("k[a b]", huge), Error::Overflow { .. }));
     assert_eq!(PageFormat::new("k[a b]", &extents(huge), &Types::all(ElementType::U8)).unwrap().page_bytes(), 1 << 63);
     let two = PageFormat::new("k[a b] v[a b]", &extents(huge), &Types::all(ElementType::U8));
