@@ -34,6 +34,7 @@ from kvreshard._core import (
     preset,
     presets,
     route,
+    verify,
 )
 
 __all__ = [
@@ -64,4 +65,5 @@ __all__ = [
     "preset",
     "presets",
     "route",
+    "verify",
 ]

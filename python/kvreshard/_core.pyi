@@ -35,6 +35,7 @@ __all__ = [
     "preset",
     "presets",
     "route",
+    "verify",
 ]
 
 __version__: str
@@ -703,6 +704,22 @@ class Plan:
         Raises:
             RequestError, LimitExceeded: As :meth:`ids`.
         """
+    def verify(self) -> None:
+        """Proves, element by element and without the planner, that the plan writes what it should, once, inside one region
+        on each side, and takes it from the right place. Releases the GIL. For tests and tools: the time grows with the
+        elements of a page, not with the pages.
+
+        Raises:
+            VerificationError: It does not; the error names layer, fault and address.
+        """
+
+def verify(plans: Sequence[Plan], /) -> None:
+    """Proves of all plans into one destination rank what :meth:`Plan.verify` proves of one, and that nothing is missing.
+
+    Raises:
+        VerificationError: They do not fill it exactly.
+        LayoutError: They do not go into one rank, in one direction.
+    """
 
 def plan(
     local: RankLayout, remote: RankLayout, *, edge: Edge | None = None, direction: _Direction | None = None

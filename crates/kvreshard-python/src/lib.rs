@@ -27,7 +27,7 @@ mod _core {
     #[pymodule_export]
     use crate::layout::RankLayout;
     #[pymodule_export]
-    use crate::plan::{Plan, plan};
+    use crate::plan::{Plan, plan, verify};
     #[pymodule_export]
     use crate::request::{Blocks, Request};
     #[pymodule_export]

@@ -47,6 +47,14 @@ pub(crate) fn plan(
     .raised(py)
 }
 
+/// Proves of all plans into one destination rank that they fill it exactly.
+#[pyfunction]
+#[pyo3(signature = (plans, /))]
+pub(crate) fn verify(py: Python<'_>, plans: Vec<PyRef<'_, Plan>>) -> PyResult<()> {
+    let plans: Vec<_> = plans.iter().map(|plan| plan.plan.clone()).collect();
+    py.detach(|| kvreshard::verify::plans(&plans)).raised(py)
+}
+
 /// How one local rank moves its pages from or to one remote rank.
 #[pyclass(module = "kvreshard", frozen)]
 pub(crate) struct Plan {
@@ -269,6 +277,10 @@ impl Plan {
             counts.sum::<kvreshard::Result<u64>>()
         })
         .raised(py)
+    }
+
+    fn verify(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| kvreshard::verify::plan(&self.plan)).raised(py)
     }
 
     fn __repr__(&self) -> String {
