@@ -505,7 +505,8 @@ class Route:
         """
     @property
     def readers(self) -> list[int]:
-        """For each source rank, how many destination ranks report on each request: readers and those that only notify."""
+        """For each source rank, how many destination ranks report on each request: readers and those that only
+        notify."""
     @property
     def writers(self) -> list[int]:
         """For each destination rank, how many source ranks fill its pages."""
@@ -595,7 +596,8 @@ class Plan:
         """``read``: local is the destination; ``write``: local is the source."""
     @property
     def runs(self) -> int:
-        """Contiguous runs of all layers in one period: descriptors for one period of a request, before any are joined."""
+        """Contiguous runs of all layers in one period: descriptors for one period of a request, before any are
+        joined."""
     @property
     def runs_per_page(self) -> int:
         """Runs of all layers for each page of the local side, rounded up."""
@@ -705,16 +707,17 @@ class Plan:
             RequestError, LimitExceeded: As :meth:`ids`.
         """
     def verify(self) -> None:
-        """Proves, element by element and without the planner, that the plan writes what it should, once, inside one region
-        on each side, and takes it from the right place. Releases the GIL. For tests and tools: the time grows with the
-        elements of a page, not with the pages.
+        """Proves, element by element and without the planner, that the plan writes what it should, once, inside one
+        region on each side, and takes it from the right place. Releases the GIL. For tests and tools: the time grows
+        with the elements of a page, not with the pages.
 
         Raises:
             VerificationError: It does not; the error names layer, fault and address.
         """
 
 def verify(plans: Sequence[Plan], /) -> None:
-    """Proves of all plans into one destination rank what :meth:`Plan.verify` proves of one, and that nothing is missing.
+    """Proves of all plans into one destination rank what :meth:`Plan.verify` proves of one, and that nothing is
+    missing.
 
     Raises:
         VerificationError: They do not fill it exactly.
