@@ -5,7 +5,7 @@ use numpy::ndarray::Array2;
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods, PyReadwriteArray1};
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyString;
+use pyo3::types::{PySlice, PyString};
 
 use crate::errors::bad_request;
 
@@ -46,7 +46,8 @@ impl<'py> Target<'py> {
 
     /// The filled elements, as a view of the array.
     pub(crate) fn view(self) -> PyResult<Bound<'py, PyArray1<i32>>> {
-        let front = pyo3::types::PySlice::new(self.array.py(), 0, self.count.try_into()?, 1);
+        // Not PySlice::new: up to PyO3 0.28 at least it leaks its three numbers.
+        let front = self.array.py().get_type::<PySlice>().call1((self.count,))?;
         Ok(self.array.as_any().get_item(front)?.cast_into()?)
     }
 }
