@@ -1,6 +1,6 @@
 """A rank in a process of its own, with a connector and real NIXL, driven through a pipe.
 
-The process polls its connector between commands, as an engine would, so that it answers peers with NIXL's progress thread off.
+The process polls its connector between commands, as an engine would, so that it answers peers without NIXL's thread.
 """
 
 from __future__ import annotations

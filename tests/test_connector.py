@@ -1,4 +1,4 @@
-"""Requests through real NIXL between processes: every byte of both sides is checked, the ones outside the request too."""
+"""Requests through real NIXL between processes: every byte of both sides is checked, also outside the request."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_without_zero_the_rest_is_left_alone(here: Connector) -> None:
 
 
 def test_whichever_posts_less_is_used(here: Connector) -> None:
-    """Two layers that touch on both sides: an exact list joins them page by page, prepared rows each layer's consecutive pages."""
+    """Two layers that touch on both sides: exact lists join across layers, prepared ids by page."""
     spec = Spec("here", engine="decode", one_allocation=True)
     mine = spec.arrays(1)
     publish(here, spec, mine)

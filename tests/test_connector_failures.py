@@ -188,6 +188,7 @@ def test_closing_in_the_middle_names_what_did_not_end_and_nothing_lands_later(tc
         assert time.monotonic() - started < 5
         assert here.close() == ("r",)
         failed, freed = here.poll()
+        assert isinstance(failed, Failed)
         assert (failed.id, failed.pages) == ("r", "held")
         assert freed == Freed("r", "read")
         at_close = [array.copy() for array in mine]

@@ -12,7 +12,7 @@ import kvreshard as kvr
 
 from . import notices, wire
 from .agent import NixlAgent
-from .errors import MetadataError, NixlError, PeerLost, TransferError
+from .errors import MetadataError, NixlError, NotConnected, PeerLost, TransferError
 from .events import Direction, Event
 from .flights import Flights
 from .issue import Issuer
@@ -124,7 +124,8 @@ class Connector(LocalRank):
         if added:
             name = self._agent.add(told.nixl)
             if name != told.name:
-                self._agent.remove(name)
+                if name not in self._peers:
+                    self._agent.remove(name)
                 raise MetadataError(
                     f"peer metadata is of agent {told.name}, the NIXL metadata in it of {name}",
                     field="name",
@@ -223,6 +224,8 @@ class Connector(LocalRank):
     ) -> None:
         notices.check_id(id)
         with self._open():
+            for peer, _ in pairs:
+                self._require_mine(peer, id)
             self._flights.issue(
                 self._issuer,
                 direction,
@@ -231,6 +234,11 @@ class Connector(LocalRank):
                 deadline=self._deadline if deadline is None else deadline,
                 zero=zero,
             )
+
+    def _require_mine(self, peer: Peer, id: str) -> None:
+        peer.require_connected(id)
+        if self._peers.get(peer.name) is not peer:
+            raise NotConnected(f"peer {peer.name} is of another connector", peer=peer.name, request=id)
 
     def _notice(self, peer: Peer, direction: Direction, id: str, notify: bool | bytes) -> bytes:
         if isinstance(notify, bytes):
@@ -248,7 +256,7 @@ class Connector(LocalRank):
         """
         notices.check_id(id)
         with self._open():
-            peer.require_connected()
+            self._require_mine(peer, id)
             message = self._notice(peer, direction, id, True)
             if message:
                 try:

@@ -73,7 +73,6 @@ class Issuer:
         The end of a request may be rounded up to a row's end, which lands whatever the source has there; so clearing
         comes after the transfer, on this rank by hand and on a peer by a second transfer.
         """
-        peer.require_connected()
         plan = peer.plan(direction)
         chosen = choose(plan, request)
         bare = plan.zero(request) if zero else np.zeros((0, 3), np.uint64)

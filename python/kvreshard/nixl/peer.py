@@ -75,12 +75,15 @@ class Peer:
         """Puts a plan (of one route edge) in place."""
         self._plans[direction] = plan
 
-    def require_connected(self) -> None:
+    def require_connected(self, request: str) -> None:
         """Raises `NotConnected` unless transfers can be issued."""
         if not self.connected:
             why = "was lost" if self.state == "lost" else "is closed or was connected anew"
             raise NotConnected(
-                f"peer {self.name} {why}", peer=self.name, remedy="connect() with the peer's current metadata"
+                f"peer {self.name} {why}",
+                peer=self.name,
+                request=request,
+                remedy="connect() with the peer's current metadata",
             )
 
     def memory(self) -> tuple[str, str]:

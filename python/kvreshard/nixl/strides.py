@@ -119,13 +119,10 @@ def _inferred(layer: str, memory: Buffer, form: kvr.PageFormat) -> Axes:
     """
     wanted = [(axis, form.extents[axis]) for axis in _surrounding(form)]
     wanted = [(axis, extent) for axis, extent in wanted if extent > 1 and extent in memory.page_shape]
-    named: list[Axes] = []
-    for places in permutations(range(len(memory.page_shape)), len(wanted)):
-        if all(memory.page_shape[place] == extent for place, (_, extent) in zip(places, wanted, strict=True)):
-            names: list[str | None] = [None] * len(memory.page_shape)
-            for place, (axis, _) in zip(places, wanted, strict=True):
-                names[place] = axis
-            named.append(names)
+    inside = min((_places(form, form.components[0], axis)[1] for axis, _ in wanted), default=0)
+    around = [place for place, stride in enumerate(memory.page_strides) if stride >= inside]
+    # An axis of smaller stride lies inside all of these; should none fit without it, something is wrong anyway.
+    named = _placements(memory, wanted, around) or _placements(memory, wanted, range(len(memory.page_shape)))
     fits = [next(_contradictions(layer, memory, form, names), None) is None for names in named]
     if any(fits) and not all(fits):
         raise TensorMismatch(
@@ -139,6 +136,18 @@ def _inferred(layer: str, memory: Buffer, form: kvr.PageFormat) -> Axes:
             remedy="give axes=, a name for each tensor axis after the first, None for one the format does not know",
         )
     return named[0] if named else [None] * len(memory.page_shape)
+
+
+def _placements(memory: Buffer, wanted: list[tuple[str, int]], places: Sequence[int]) -> list[Axes]:
+    """Every way to find the `wanted` axes among `places` of the tensor by their extents."""
+    named: list[Axes] = []
+    for chosen in permutations(places, len(wanted)):
+        if all(memory.page_shape[place] == extent for place, (_, extent) in zip(chosen, wanted, strict=True)):
+            names: list[str | None] = [None] * len(memory.page_shape)
+            for place, (axis, _) in zip(chosen, wanted, strict=True):
+                names[place] = axis
+            named.append(names)
+    return named
 
 
 def _surrounding(form: kvr.PageFormat) -> list[str]:

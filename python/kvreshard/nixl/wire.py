@@ -35,6 +35,7 @@ class _Message(msgspec.Struct, frozen=True):
     layout: Annotated[bytes, msgspec.Meta(max_length=MAX_LAYOUT)] = b""
     generation: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
     notices: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
+    digest: Annotated[bytes, msgspec.Meta(max_length=64)] = b""
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -67,17 +68,26 @@ class Metadata:
 
 def encode(metadata: Metadata) -> bytes:
     """The message."""
-    return _encoder.encode(
-        _Message(
-            magic=_MAGIC,
-            version=VERSION,
-            name=metadata.name,
-            nixl=metadata.nixl,
-            layout=metadata.layout.to_bytes(),
-            generation=metadata.generation,
-            notices=metadata.notices,
-        )
+    message = _Message(
+        magic=_MAGIC,
+        version=VERSION,
+        name=metadata.name,
+        nixl=metadata.nixl,
+        layout=metadata.layout.to_bytes(),
+        generation=metadata.generation,
+        notices=metadata.notices,
     )
+    return _encoder.encode(msgspec.structs.replace(message, digest=_digest(message)))
+
+
+def _digest(message: _Message) -> bytes:
+    """SHA-256 of all fields but this one, in the order of their declaration; lengths are part of msgpack.
+
+    NIXL's metadata has no check of its own, and after a damaged load an agent can never load that peer: damage must be
+    seen before NIXL is asked.
+    """
+    fields = msgspec.structs.astuple(msgspec.structs.replace(message, digest=b""))
+    return hashlib.sha256(_encoder.encode(fields)).digest()
 
 
 def decode(data: bytes) -> Metadata:
@@ -116,6 +126,8 @@ def decode(data: bytes) -> Metadata:
     for field, value in (("name", message.name), ("nixl", message.nixl), ("layout", message.layout)):
         if not value:
             raise MetadataError(f"peer metadata has no {field}", field=field)
+    if message.digest != _digest(message):
+        raise MetadataError("peer metadata was damaged on the way: its digest does not match", field="digest")
     layout = kvr.RankLayout.from_bytes(message.layout)
     if layout.generation != message.generation:
         raise MetadataError(
@@ -130,5 +142,5 @@ def decode(data: bytes) -> Metadata:
         layout=layout,
         generation=message.generation,
         notices=message.notices,
-        digest=hashlib.sha256(data).hexdigest(),
+        digest=message.digest.hex(),
     )
