@@ -102,7 +102,7 @@ def _match(mine: Mapping[str, Ints], theirs: Mapping[str, Ints]) -> tuple[Ints, 
         numbers.append(np.concatenate((mine[axis], theirs[axis])))
     count = len(next(iter(mine.values())))
     shape = [int(column.max()) + 1 if len(column) else 1 for column in numbers]
-    flat = np.ravel_multi_index(tuple(numbers), shape)
+    flat = np.asarray(np.ravel_multi_index(tuple(numbers), shape), dtype=np.int64)
     one, other = flat[:count], flat[count:]
     for side in (one, other):
         if len(np.unique(side)) != len(side):

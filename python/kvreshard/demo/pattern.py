@@ -27,7 +27,8 @@ def _spread(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     x = x + _GOLDEN
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    spread: NDArray[np.uint64] = x ^ (x >> np.uint64(31))
+    return spread
 
 
 def _mix(x: NDArray[np.uint32]) -> NDArray[np.uint32]:
