@@ -8,6 +8,7 @@ use crate::name::Name;
 use crate::units::{Interval, wide};
 
 use super::group::{Group, GroupKind};
+use super::limits::{MAX_LAYER_NAME_BYTES, MAX_SEGMENTS_PER_LAYER, MAX_TOTALS, within};
 use super::rank::{Position, TOKEN_AXIS};
 use super::region::Region;
 use super::segment::Segment;
@@ -36,7 +37,8 @@ impl Layer {
     /// sharded axes (MLA) is replicated.
     ///
     /// # Errors
-    /// [`Error::Layout`] when there is no segment, a total is zero, or an axis is named twice.
+    /// [`Error::Layout`] when there is no segment, a total is zero, or an axis is named twice; [`Error::Limit`] when there is too
+    /// much of anything.
     pub fn new(
         name: impl Into<Arc<str>>,
         segments: Vec<Segment>,
@@ -47,7 +49,10 @@ impl Layer {
         if segments.is_empty() {
             return Err(Error::layout(Some(&name), "segments", 0, "at least 1"));
         }
+        within("bytes of a layer name", name.len(), MAX_LAYER_NAME_BYTES)?;
+        within("segments of one layer", segments.len(), MAX_SEGMENTS_PER_LAYER)?;
         let mut totals: Vec<(Name, u64)> = totals.into_iter().collect();
+        within("sharded axes of one layer", totals.len(), MAX_TOTALS)?;
         totals.sort_by(|a, b| a.0.cmp(&b.0));
         for (index, (axis, total)) in totals.iter().enumerate() {
             if *total == 0 {

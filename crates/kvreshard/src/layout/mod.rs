@@ -10,6 +10,7 @@
 
 mod group;
 mod layer;
+mod limits;
 mod rank;
 mod region;
 mod segment;
@@ -17,6 +18,11 @@ mod segment;
 pub use group::{Group, GroupKind, TokensPerState};
 pub(crate) use layer::Held;
 pub use layer::Layer;
+pub(crate) use limits::within;
+pub use limits::{
+    MAX_ENGINE_BYTES, MAX_GROUPS, MAX_LAYER_NAME_BYTES, MAX_LAYERS, MAX_PARTS, MAX_REGIONS, MAX_SEGMENTS,
+    MAX_SEGMENTS_PER_LAYER, MAX_TOTALS,
+};
 pub(crate) use rank::TOKEN_AXIS;
 pub use rank::{Position, RankLayout, RankParts};
 pub use region::{MemoryKind, Region};

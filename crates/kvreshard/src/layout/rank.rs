@@ -5,20 +5,14 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::shard::{ContextParallel, Place};
-use crate::units::wide;
 
 use super::group::{Group, GroupKind};
 use super::layer::Layer;
+use super::limits::{MAX_ENGINE_BYTES, MAX_GROUPS, MAX_LAYERS, MAX_PARTS, MAX_REGIONS, MAX_SEGMENTS, within};
 use super::region::Region;
 
 /// The axis that counts states of tokens.
 pub(crate) const TOKEN_AXIS: &str = "n";
-
-/// Bounds on what one rank may describe; a hostile peer's message is held to them before anything is allocated.
-pub(crate) const MAX_LAYERS: usize = 16_384;
-pub(crate) const MAX_SEGMENTS: usize = 131_072;
-pub(crate) const MAX_REGIONS: usize = 131_072;
-pub(crate) const MAX_GROUPS: usize = 1_024;
 
 /// Where a rank stands in its engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -72,17 +66,13 @@ impl RankLayout {
     /// without tokens in a group that counts them, a component held twice, two layers of one name, layers of one group with
     /// pages of different lengths. [`Error::Limit`] when there are too many of anything.
     pub fn new(mut parts: RankParts) -> Result<Self> {
-        let segments: usize = parts.layers.iter().map(|layer| layer.segments().len()).sum();
-        for (what, found, limit) in [
-            ("layers", parts.layers.len(), MAX_LAYERS),
-            ("segments", segments, MAX_SEGMENTS),
-            ("regions", parts.regions.len(), MAX_REGIONS),
-            ("groups", parts.groups.len(), MAX_GROUPS),
-        ] {
-            if found > limit {
-                return Err(Error::limit(what, wide(found), wide(limit)));
-            }
-        }
+        let segments = || parts.layers.iter().flat_map(Layer::segments);
+        within("bytes of an engine id", parts.engine.len(), MAX_ENGINE_BYTES)?;
+        within("layers", parts.layers.len(), MAX_LAYERS)?;
+        within("segments", segments().count(), MAX_SEGMENTS)?;
+        within("components of all segments", segments().map(|s| s.format().components().len()).sum(), MAX_PARTS)?;
+        within("regions", parts.regions.len(), MAX_REGIONS)?;
+        within("groups", parts.groups.len(), MAX_GROUPS)?;
         if parts.layers.is_empty() {
             return Err(Error::layout(None, "layers", 0, "at least 1"));
         }

@@ -3,7 +3,7 @@
 //! ```text
 //! [ 1,                                   major version; a newer one is refused
 //!   { "engine", "generation",            whose registration
-//!     "tp": [rank, size], "pp": [rank, size], "cp": [rank, size, interleave],
+//!     "place":     {"tp": [rank, size], "pp": [rank, size], "cp": [rank, size, interleave]},
 //!     "regions":   [[base, bytes, device, "DRAM"], ..],
 //!     "groups":    [{"kind", "pages_per_block", "tokens_per_state": [tokens, states], "window"}, ..],
 //!     "formats":   [{"notation", "extents": {axis: extent}, "types": {component: type}, "fingerprint"}, ..],
@@ -15,15 +15,21 @@
 //! Equal layers share a kind, so eighty of them cost little more than their addresses. A name is a text, or `[template, number, ..]`
 //! with the numbers in the place of the `#`s. Unknown keys of a map are ignored.
 //!
+//! [`RegionTags`] is the part of it without addresses, for a host whose own metadata has them.
+//!
 //! Bytes from a peer are hostile until they are a [`RankLayout`]: the length is bounded first, nothing is allocated by a claimed
-//! length, and every field goes through the same constructors as a layout made here.
+//! length, lists stop being read at the bounds of [`crate::layout`], and every field goes through the same constructors as a layout
+//! made here.
 
+mod bounded;
+mod format;
 mod message;
 mod names;
+mod tags;
 
 use std::io::Cursor;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::layout::RankLayout;
@@ -34,8 +40,14 @@ use message::Body;
 /// The major version that is written, and the newest that is read.
 pub const VERSION: u64 = 1;
 
-/// The longest message that is read: 16 MiB.
-pub const MAX_MESSAGE_BYTES: usize = 1 << 24;
+/// The longest message that is read: 8 MiB, room for every segment of the largest layout in a region of its own.
+pub const MAX_MESSAGE_BYTES: usize = 1 << 23;
+
+/// How deep a message may nest, unknown fields included.
+pub const MAX_MESSAGE_NESTING: usize = 32;
+
+pub use format::MAX_FORMATS;
+pub use tags::{HostRegion, RegionTag, RegionTags};
 
 /// A msgpack array of two: version and body.
 const PAIR: u8 = 0x92;
@@ -46,14 +58,7 @@ impl RankLayout {
     /// # Errors
     /// [`Error::Wire`] when it cannot be written, [`Error::Limit`] when the message is longer than a peer reads.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        let failed =
-            |error: rmp_serde::encode::Error| Error::Wire { at: "writing".to_owned(), problem: error.to_string() };
-        let mut bytes = vec![PAIR];
-        let mut writer = rmp_serde::Serializer::new(&mut bytes).with_struct_map();
-        serde::Serialize::serialize(&VERSION, &mut writer).map_err(failed)?;
-        serde::Serialize::serialize(&Body::of(self)?, &mut writer).map_err(failed)?;
-        check_length(&bytes)?;
-        Ok(bytes)
+        write(&Body::of(self)?)
     }
 
     /// Reads a message of [`to_bytes`](Self::to_bytes), from any build that speaks the same major version.
@@ -62,26 +67,43 @@ impl RankLayout {
     /// [`Error::Wire`] saying where decoding stopped, [`Error::Version`] for a newer major version, [`Error::Limit`] for what is too
     /// large, and whatever [`RankLayout::new`] refuses.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        check_length(bytes)?;
-        let Some((&PAIR, rest)) = bytes.split_first() else {
-            let problem = "not a layout message: it begins with an array of a version and a map".to_owned();
-            return Err(Error::Wire { at: "byte 0".to_owned(), problem });
-        };
-        let mut reader = rmp_serde::Deserializer::new(Cursor::new(rest));
-        let version = u64::deserialize(&mut reader).map_err(|error| stopped(reader.position(), &error))?;
-        if version > VERSION {
-            return Err(Error::Version { found: version, supported: VERSION });
-        }
-        if version == 0 {
-            return Err(Error::Wire { at: "version".to_owned(), problem: "0 was never a version".to_owned() });
-        }
-        let body = Body::deserialize(&mut reader).map_err(|error| stopped(reader.position(), &error))?;
-        if reader.position() < wide(rest.len()) {
-            let problem = "bytes follow the message".to_owned();
-            return Err(Error::Wire { at: at_byte(reader.position()), problem });
-        }
-        body.into_layout()
+        read::<Body>(bytes)?.into_layout()
     }
+}
+
+/// Version and `body` as one message.
+fn write(body: &impl Serialize) -> Result<Vec<u8>> {
+    let failed = |error: rmp_serde::encode::Error| Error::Wire { at: "writing".to_owned(), problem: error.to_string() };
+    let mut bytes = vec![PAIR];
+    let mut writer = rmp_serde::Serializer::new(&mut bytes).with_struct_map();
+    VERSION.serialize(&mut writer).map_err(failed)?;
+    body.serialize(&mut writer).map_err(failed)?;
+    check_length(&bytes)?;
+    Ok(bytes)
+}
+
+/// The body of one message, its version checked before anything else is looked at.
+fn read<T: for<'de> Deserialize<'de>>(bytes: &[u8]) -> Result<T> {
+    check_length(bytes)?;
+    let Some((&PAIR, rest)) = bytes.split_first() else {
+        let problem = "not a layout message: it begins with an array of a version and a map".to_owned();
+        return Err(Error::Wire { at: "byte 0".to_owned(), problem });
+    };
+    let mut reader = rmp_serde::Deserializer::new(Cursor::new(rest));
+    reader.set_max_depth(MAX_MESSAGE_NESTING);
+    let version = u64::deserialize(&mut reader).map_err(|error| stopped(reader.position(), &error))?;
+    if version > VERSION {
+        return Err(Error::Version { found: version, supported: VERSION });
+    }
+    if version == 0 {
+        return Err(Error::Wire { at: "version".to_owned(), problem: "0 was never a version".to_owned() });
+    }
+    let body = T::deserialize(&mut reader).map_err(|error| stopped(reader.position(), &error))?;
+    if reader.position() < wide(rest.len()) {
+        let problem = "bytes follow the message".to_owned();
+        return Err(Error::Wire { at: at_byte(reader.position()), problem });
+    }
+    Ok(body)
 }
 
 fn check_length(bytes: &[u8]) -> Result<()> {

@@ -1,24 +1,73 @@
 //! Layer names without their repetition: `model.layers.37.attn` is template `model.layers.#.attn` with number 37.
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
+
+use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
+use serde::{Serialize, Serializer};
 
 use crate::error::{Error, Result};
+use crate::layout::{MAX_LAYER_NAME_BYTES, MAX_LAYERS};
 use crate::units::wide;
+
+use super::bounded::{List, Text};
 
 /// Stands for a number in a template.
 const HOLE: char = '#';
 
-/// The longest layer name.
-const MAX_NAME: usize = 1024;
+/// The most numbers that are taken out of one name.
+const MAX_NUMBERS: usize = 32;
+
+/// A name with [`HOLE`]s.
+pub(super) type Template = Text<MAX_LAYER_NAME_BYTES>;
 
 /// A layer's name in a message.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum WireName {
     /// The name itself.
     Text(String),
     /// Index of a template, then its numbers.
     Filled(Vec<u64>),
+}
+
+impl Serialize for WireName {
+    fn serialize<S: Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
+        match self {
+            Self::Text(text) => text.serialize(to),
+            Self::Filled(numbers) => numbers.serialize(to),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for WireName {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
+        struct Reader;
+        impl<'de> Visitor<'de> for Reader {
+            type Value = WireName;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a layer name: a text, or an array of a template and numbers")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> std::result::Result<WireName, E> {
+                if text.len() > MAX_LAYER_NAME_BYTES {
+                    return Err(E::custom(format_args!("more than {MAX_LAYER_NAME_BYTES} bytes in a layer name")));
+                }
+                Ok(WireName::Text(text.to_owned()))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> std::result::Result<WireName, A::Error> {
+                let mut numbers = Vec::new();
+                while let Some(number) = from.next_element()? {
+                    if numbers.len() > MAX_NUMBERS {
+                        return Err(de::Error::custom(format_args!("more than {MAX_NUMBERS} numbers in a layer name")));
+                    }
+                    numbers.push(number);
+                }
+                Ok(WireName::Filled(numbers))
+            }
+        }
+        from.deserialize_any(Reader)
+    }
 }
 
 /// Templates in the order of first use.
@@ -43,7 +92,7 @@ impl Templates {
             numbers.push(number);
             rest = after;
         }
-        if numbers.is_empty() || name.contains(HOLE) {
+        if numbers.is_empty() || numbers.len() > MAX_NUMBERS || name.contains(HOLE) {
             return WireName::Text(name.to_owned());
         }
         template.push_str(rest);
@@ -55,21 +104,21 @@ impl Templates {
         WireName::Filled(numbers)
     }
 
-    pub(super) fn into_texts(self) -> Vec<String> {
-        self.0
+    pub(super) fn into_list(self) -> List<Template, MAX_LAYERS> {
+        List(self.0.into_iter().map(Text).collect())
     }
 }
 
 /// The name that `name` stands for.
-pub(super) fn restore(name: WireName, templates: &[String]) -> Result<String> {
+pub(super) fn restore(name: WireName, templates: &[Template]) -> Result<String> {
     let wrong = |problem: &str| Error::Wire { at: "layer name".to_owned(), problem: problem.to_owned() };
     let text = match name {
         WireName::Text(text) => text,
         WireName::Filled(parts) => {
             let Some((at, numbers)) = parts.split_first() else { return Err(wrong("an empty array")) };
             let template = usize::try_from(*at).ok().and_then(|at| templates.get(at));
-            let template = template.ok_or_else(|| wrong("names a template that is not in the message"))?;
-            if template.len() > MAX_NAME || template.matches(HOLE).count() != numbers.len() {
+            let Text(template) = template.ok_or_else(|| wrong("names a template that is not in the message"))?;
+            if template.matches(HOLE).count() != numbers.len() {
                 return Err(wrong("has another count of numbers than its template"));
             }
             let mut pieces = template.split(HOLE);
@@ -81,8 +130,8 @@ pub(super) fn restore(name: WireName, templates: &[String]) -> Result<String> {
             text
         }
     };
-    if text.len() > MAX_NAME {
-        return Err(Error::limit("bytes of a layer name", wide(text.len()), wide(MAX_NAME)));
+    if text.len() > MAX_LAYER_NAME_BYTES {
+        return Err(Error::limit("bytes of a layer name", wide(text.len()), wide(MAX_LAYER_NAME_BYTES)));
     }
     Ok(text)
 }

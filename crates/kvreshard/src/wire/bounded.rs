@@ -1,0 +1,144 @@
+//! Lists, maps and texts that stop being read where their bound is, so that a few bytes of a message never become much memory.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::{Serialize, Serializer};
+
+/// At most `MAX` elements.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct List<T, const MAX: usize>(pub(super) Vec<T>);
+
+/// At most `MAX` entries, each key once. Keys are names, at most [`MAX_KEY`] bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Map<V, const MAX: usize>(pub(super) BTreeMap<String, V>);
+
+/// At most `MAX` bytes of UTF-8.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Text<const MAX: usize>(pub(super) String);
+
+/// At most `MAX` bytes, as a msgpack bin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Bytes<const MAX: usize>(pub(super) Vec<u8>);
+
+/// The longest key of a map that is read: longer than any name can be.
+const MAX_KEY: usize = 256;
+
+fn over<E: de::Error>(what: &str, limit: usize) -> E {
+    E::custom(format_args!("more than {limit} {what}"))
+}
+
+impl<T: Serialize, const MAX: usize> Serialize for List<T, MAX> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(to)
+    }
+}
+
+impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for List<T, MAX> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Reader<T, const MAX: usize>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for Reader<T, MAX> {
+            type Value = Vec<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "an array of at most {MAX} elements")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Vec<T>, A::Error> {
+                // The claimed length is not believed; the list grows as elements arrive.
+                let mut list = Vec::new();
+                while let Some(element) = from.next_element()? {
+                    if list.len() == MAX {
+                        return Err(over("elements in an array", MAX));
+                    }
+                    list.push(element);
+                }
+                Ok(list)
+            }
+        }
+        from.deserialize_seq(Reader::<T, MAX>(PhantomData)).map(Self)
+    }
+}
+
+impl<V: Serialize, const MAX: usize> Serialize for Map<V, MAX> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(to)
+    }
+}
+
+impl<'de, V: Deserialize<'de>, const MAX: usize> Deserialize<'de> for Map<V, MAX> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Reader<V, const MAX: usize>(PhantomData<V>);
+        impl<'de, V: Deserialize<'de>, const MAX: usize> Visitor<'de> for Reader<V, MAX> {
+            type Value = BTreeMap<String, V>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a map of at most {MAX} entries")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Self::Value, A::Error> {
+                let mut map = BTreeMap::new();
+                while let Some((Text(key), value)) = from.next_entry::<Text<MAX_KEY>, V>()? {
+                    if map.len() == MAX {
+                        return Err(over("entries in a map", MAX));
+                    }
+                    if map.insert(key, value).is_some() {
+                        return Err(de::Error::custom("a key of a map is given twice"));
+                    }
+                }
+                Ok(map)
+            }
+        }
+        from.deserialize_map(Reader::<V, MAX>(PhantomData)).map(Self)
+    }
+}
+
+impl<const MAX: usize> Serialize for Text<MAX> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&self.0)
+    }
+}
+
+impl<'de, const MAX: usize> Deserialize<'de> for Text<MAX> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Reader<const MAX: usize>;
+        impl<const MAX: usize> Visitor<'_> for Reader<MAX> {
+            type Value = String;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a text of at most {MAX} bytes")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<String, E> {
+                if text.len() > MAX { Err(over("bytes in a text", MAX)) } else { Ok(text.to_owned()) }
+            }
+        }
+        from.deserialize_str(Reader::<MAX>).map(Self)
+    }
+}
+
+impl<const MAX: usize> Serialize for Bytes<MAX> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_bytes(&self.0)
+    }
+}
+
+impl<'de, const MAX: usize> Deserialize<'de> for Bytes<MAX> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Reader<const MAX: usize>;
+        impl<const MAX: usize> Visitor<'_> for Reader<MAX> {
+            type Value = Vec<u8>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a bin of at most {MAX} bytes")
+            }
+
+            fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Vec<u8>, E> {
+                if bytes.len() > MAX { Err(over("bytes in a bin", MAX)) } else { Ok(bytes.to_vec()) }
+            }
+        }
+        from.deserialize_bytes(Reader::<MAX>).map(Self)
+    }
+}
