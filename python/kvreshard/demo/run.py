@@ -1,0 +1,168 @@
+"""Runs scenarios: starts the ranks, brings them together, and gathers what they moved and found."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvreshard.demo.rank import TIMEOUT, Checked, Crash, Moved, Ready, Refusal, Spec, serve
+from kvreshard.demo.scenarios import SIDES, Scenario, Which
+
+
+class RankFailed(Exception):
+    """A rank's process ended, did not answer, or raised what it should not."""
+
+
+@dataclass
+class Outcome:
+    """What came of a scenario.
+
+    `posted` descriptors by NIXL's telemetry and `fewest` possible, `bytes` moved, `seconds` of the slowest rank from
+    its call to the end of its transfers, `elements` read back, `problems` if anything is wrong, and the `refusal`.
+    """
+
+    scenario: Scenario
+    posted: int = 0
+    fewest: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    elements: int = 0
+    problems: list[str] = field(default_factory=list)
+    refusal: Refusal | None = None
+
+    @property
+    def good(self) -> bool:
+        """Whether it came out as it must."""
+        return not self.problems
+
+
+class Process:
+    """The driver's hold on a rank."""
+
+    def __init__(self, spec: Spec) -> None:
+        # A fresh interpreter: a forked one would share the state of NIXL's and numpy's threads.
+        context = multiprocessing.get_context("spawn")
+        self.spec = spec
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=serve, args=(theirs, spec), name=spec.name, daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def tell(self, command: str, *arguments: Any) -> None:
+        """Sends a command; `answer` has its result."""
+        try:
+            self._pipe.send((command, arguments))
+        except OSError as error:
+            raise RankFailed(f"{self.spec.name} is gone") from error
+
+    def answer(self) -> Any:
+        """The result of the command sent last; a `Refusal` is a result."""
+        # A rank's own deadlines come first: they know more.
+        if not self._pipe.poll(2 * TIMEOUT):
+            raise RankFailed(f"{self.spec.name} does not answer")
+        try:
+            result = self._pipe.recv()
+        except (EOFError, OSError) as error:
+            self._process.join(1.0)
+            raise RankFailed(f"{self.spec.name} ended with exit code {self._process.exitcode}") from error
+        if isinstance(result, Crash):
+            raise RankFailed(f"{self.spec.name}:\n{result.trace}")
+        return result
+
+    def end(self) -> None:
+        """Makes sure that the process is gone."""
+        self._pipe.close()
+        self._process.join(0.1)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+
+def run(scenario: Scenario, *, stage: Callable[[str], None], backwards: bool = False) -> Outcome:
+    """Runs one scenario; `stage` hears what is going on. With `backwards` the writer does not do as its format says."""
+    outcome = Outcome(scenario)
+    ranks: dict[Which, list[Process]] = {which: [] for which in SIDES}
+    try:
+        stage("starting and filling")
+        for which in SIDES:
+            for rank in range(scenario.side(which).tp):
+                ranks[which].append(Process(Spec(scenario, which, rank, backwards)))
+        _run(outcome, ranks["prefill"], ranks["decode"], stage)
+    except RankFailed as failure:
+        outcome.problems.append(str(failure))
+    finally:
+        for process in (*ranks["prefill"], *ranks["decode"]):
+            process.end()
+    return outcome
+
+
+def _run(outcome: Outcome, prefill: list[Process], decode: list[Process], stage: Callable[[str], None]) -> None:
+    scenario, everyone = outcome.scenario, [*prefill, *decode]
+    ready: list[Ready] = [_right(rank.answer()) for rank in everyone]
+    ours, theirs = ready[: len(prefill)], ready[len(prefill) :]
+
+    stage("planning")
+    for rank in prefill:
+        rank.tell("join", ours, theirs)
+    for rank in decode:
+        rank.tell("join", theirs, ours)
+    answers = [(rank, rank.answer()) for rank in everyone]
+    if _refused(outcome, answers):
+        _ask(everyone, "quit")
+        return
+
+    stage("moving")
+    issuers, others = (prefill, decode) if scenario.push else (decode, prefill)
+    moves: list[Moved] = [_right(answer) for answer in _ask(issuers, "move")]
+    outcome.posted = sum(one.posted for one in moves)
+    outcome.bytes = sum(one.bytes for one in moves)
+    outcome.seconds = max(one.seconds for one in moves)
+    for problems in _ask(others, "told_of_the_end"):
+        outcome.problems += _right(problems)
+
+    stage("checking")
+    for rank in decode:
+        rank.tell("check", [one.places for one in ours])
+    for rank in prefill:
+        rank.tell("unchanged")
+    for rank in decode:
+        checked: Checked = _right(rank.answer())
+        outcome.elements += checked.elements
+        outcome.fewest += checked.fewest
+        outcome.problems += [f"{rank.spec.name}: {problem}" for problem in checked.problems]
+    for rank in prefill:
+        outcome.problems += [f"{rank.spec.name}: {problem}" for problem in _right(rank.answer())]
+    for problems in _ask(everyone, "quit"):
+        outcome.problems += _right(problems)
+
+
+def _ask(ranks: Iterable[Process], command: str) -> list[Any]:
+    """Sends a command to all, then waits for all."""
+    asked = list(ranks)
+    for rank in asked:
+        rank.tell(command)
+    return [rank.answer() for rank in asked]
+
+
+def _right(answer: Any) -> Any:
+    """An answer that must not be a refusal."""
+    if isinstance(answer, Refusal):
+        raise RankFailed(f"{answer.kind}: {answer.text}")
+    return answer
+
+
+def _refused(outcome: Outcome, answers: list[tuple[Process, Any]]) -> bool:
+    """Whether the pair was refused; a problem unless it was to be, and by every rank that would issue transfers."""
+    refusals = [answer for _, answer in answers if isinstance(answer, Refusal)]
+    outcome.refusal = refusals[0] if refusals else None
+    wanted = outcome.scenario.refused
+    if wanted is None:
+        outcome.problems += sorted({f"refused, {one.kind}: {one.text}" for one in refusals})
+        return bool(refusals)
+    for rank, answer in answers:
+        if rank.spec.issues and not (isinstance(answer, Refusal) and answer.kind == wanted):
+            found = answer.kind if isinstance(answer, Refusal) else "nothing"
+            outcome.problems.append(f"{rank.spec.name} was to raise {wanted}, and raised {found}")
+    return True
