@@ -43,6 +43,17 @@ impl Pairing<'_> {
     /// # Errors
     /// [`Error::Request`] when the wanted tokens begin inside a row: prepared rows have fixed lengths.
     pub fn id_count(&self, prepared: &Prepared) -> Result<usize> {
+        self.whole()?;
+        let mut count: usize = 0;
+        for strand in &prepared.strands {
+            let pages = self.cell(strand).map_or(0, |pages| pages.local.len());
+            count = count.checked_add(pages).ok_or_else(|| Error::overflow("ids of a request"))?;
+        }
+        Ok(count)
+    }
+
+    /// Refuses a request that begins inside a row: rows and tiles move whole.
+    pub(super) fn whole(&self) -> Result<()> {
         if let Some(partial) = self.partial.iter().find(|partial| partial.front) {
             return Err(Error::Request {
                 side: self.plan.direction().destination(),
@@ -52,12 +63,7 @@ impl Pairing<'_> {
                 expected: "a row boundary; exact lists serve any interval".to_owned(),
             });
         }
-        let mut count: usize = 0;
-        for strand in &prepared.strands {
-            let pages = self.cell(strand).map_or(0, |pages| pages.local.len());
-            count = count.checked_add(pages).ok_or_else(|| Error::overflow("ids of a request"))?;
-        }
-        Ok(count)
+        Ok(())
     }
 
     /// Writes the ids of both sides; `local[i]` and `remote[i]` are one descriptor pair. Both slices must have

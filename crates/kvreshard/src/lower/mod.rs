@@ -1,13 +1,18 @@
 //! A plan turned into what NIXL is handed: prepared rows with ids, or exact lists.
 //!
 //! * [`Prepared`]: rows that stand for every page once and for all; a request only names ids.
+//! * [`Tiles`]: what kernels move between pages and a buffer, where direct runs would be too short.
 //! * [`Pairing`]: which page goes with which for one request; makes ids, exact lists, and the bytes to clear.
 
+mod landing;
 mod lists;
 mod pairing;
 mod rows;
+mod tiles;
 mod zero;
 
+pub use landing::{Landed, LandedChunk, LandedSpan, Landing, ScatterPart};
 pub use lists::Descriptor;
 pub use pairing::Pairing;
 pub use rows::{Prepared, Row};
+pub use tiles::{Chunk, ChunkPart, Tile, TileLane, TileLoop, Tiles};

@@ -1,0 +1,276 @@
+//! Tiles: what a kernel moves between pages and a staging buffer.
+//!
+//! Where runs are short, fewer and longer transfers are cheaper, and a kernel rearranges:
+//!
+//! ```text
+//! packed    source pages --gather--> staging ==one run a chunk==> staging --scatter--> destination pages
+//! landed    source pages ==whole spans of pages=================> landing --scatter--> destination pages
+//! ```
+//!
+//! A tile is a strided copy between one page and its place in the buffer. All lanes of one shape have the same tiles; they differ
+//! in where their pages lie. Both sides work from the same plan, made from the side of the destination, so that they agree on
+//! every byte of the buffer without exchanging it.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result, Side};
+use crate::plan::lane::{Lane, Track};
+use crate::plan::{Copy, Plan};
+use crate::units::{add, mul, sub};
+
+use super::pairing::{CellPages, Pairing};
+
+/// A repetition inside a tile, with its step in bytes in the page and in the buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TileLoop {
+    /// How often.
+    pub extent: u64,
+    /// Bytes from one repetition to the next in the page.
+    pub page: u64,
+    /// Bytes from one repetition to the next in the buffer.
+    pub buffer: u64,
+}
+
+/// `run` bytes at each point of the loops, between a page and a buffer.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Tile {
+    /// Bytes contiguous in both.
+    pub run: u64,
+    /// Offset of the first run from the lane's place in the page.
+    pub page: u64,
+    /// Offset of the first run from the pair's place in the buffer.
+    pub buffer: u64,
+    /// The loops, outermost in the page first.
+    pub loops: Vec<TileLoop>,
+}
+
+/// One lane: tiles of a shape, at equidistant pages, for the pairs of one cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TileLane {
+    /// Index of the shape in [`Tiles::shapes`].
+    pub shape: usize,
+    /// Index of the region of the side's layout that the pages lie in.
+    pub region: usize,
+    /// Address that the tiles' page offsets count from, for page 0.
+    pub address: u64,
+    /// Bytes from one page to the next.
+    pub stride: u64,
+    /// How many pages.
+    pub pages: u64,
+    /// Bytes that one pair of pages takes in the buffer.
+    pub unit: u64,
+    pub(crate) pair: usize,
+    pub(crate) cell: usize,
+}
+
+/// The tiles of one side of a plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tiles {
+    side: Side,
+    shapes: Vec<Arc<[Tile]>>,
+    lanes: Vec<TileLane>,
+}
+
+/// Part of a chunk: consecutive pairs of one lane, one after the other in the buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChunkPart {
+    /// Index of the lane in [`Tiles::lanes`].
+    pub lane: usize,
+    /// Index of the first pair in [`Pairing::lane_pages`].
+    pub first: usize,
+    /// How many pairs.
+    pub pairs: usize,
+    /// Where the first pair begins in the chunk, in bytes.
+    pub offset: u64,
+}
+
+/// What goes through the buffer at once.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Chunk {
+    /// The parts, without a hole between them.
+    pub parts: Vec<ChunkPart>,
+    /// Bytes of all parts.
+    pub bytes: u64,
+}
+
+impl Tiles {
+    /// The side whose pages the tiles touch.
+    pub const fn side(&self) -> Side {
+        self.side
+    }
+
+    /// The different tile lists, each used by one lane or more.
+    pub fn shapes(&self) -> &[Arc<[Tile]>] {
+        &self.shapes
+    }
+
+    /// The lanes, in the same order on both sides.
+    pub fn lanes(&self) -> &[TileLane] {
+        &self.lanes
+    }
+}
+
+impl Plan {
+    /// Tiles between the pages of `side` and a packed buffer: the bytes once, each pair of pages one after the other.
+    ///
+    /// Both sides of a transfer ask the same plan (the destination's, [`Direction::Read`](crate::plan::Direction::Read)) for their
+    /// own side; the buffer is the same.
+    ///
+    /// # Errors
+    /// [`Error::Overflow`] when a size does not fit.
+    pub fn packed_tiles(&self, side: Side) -> Result<Tiles> {
+        self.tiles(
+            side,
+            |_| Ok((0, 0)),
+            |lane| {
+                let mut unit = 0;
+                let mut tiles = Vec::with_capacity(lane.copies.len());
+                for copy in lane.copies.iter() {
+                    tiles.push(packed(copy, side, unit)?);
+                    unit = add(unit, copy.bytes()?, "bytes of a pair of pages")?;
+                }
+                Ok((tiles, unit))
+            },
+        )
+    }
+
+    /// Tiles of every lane. `shape` makes them, with the bytes that a pair takes in the buffer; lanes with the same copies and the
+    /// same `place` of the buffer share them.
+    pub(super) fn tiles(
+        &self,
+        side: Side,
+        place: impl Fn(&Lane) -> Result<(u64, u64)>,
+        shape: impl Fn(&Lane) -> Result<(Vec<Tile>, u64)>,
+    ) -> Result<Tiles> {
+        struct Known<'a> {
+            copies: &'a Arc<[Copy]>,
+            place: (u64, u64),
+            shape: usize,
+            unit: u64,
+        }
+        let mut known: Vec<Known<'_>> = Vec::new();
+        let mut shapes: Vec<Arc<[Tile]>> = Vec::new();
+        let mut lanes = Vec::with_capacity(self.lanes().len());
+        for lane in self.lanes() {
+            let place = place(lane)?;
+            let like = |known: &&Known<'_>| Arc::ptr_eq(known.copies, &lane.copies) && known.place == place;
+            let (at, unit) = match known.iter().find(like) {
+                Some(known) => (known.shape, known.unit),
+                None => {
+                    let (tiles, unit) = shape(lane)?;
+                    let same = shapes.iter().position(|other| **other == *tiles);
+                    let at = same.unwrap_or(shapes.len());
+                    if same.is_none() {
+                        shapes.push(tiles.into());
+                    }
+                    known.push(Known { copies: &lane.copies, place, shape: at, unit });
+                    (at, unit)
+                }
+            };
+            let track = track(lane, side);
+            lanes.push(TileLane {
+                shape: at,
+                region: track.region,
+                address: track.address,
+                stride: track.stride,
+                pages: track.pages,
+                unit,
+                pair: lane.pair,
+                cell: lane.cell,
+            });
+        }
+        Ok(Tiles { side, shapes, lanes })
+    }
+}
+
+const fn track(lane: &Lane, side: Side) -> &Track {
+    match side {
+        Side::Local => &lane.local,
+        Side::Remote => &lane.remote,
+    }
+}
+
+/// A copy's runs one after the other in the buffer, the outermost loop slowest.
+fn packed(copy: &Copy, side: Side, buffer: u64) -> Result<Tile> {
+    let mut step = copy.run;
+    let mut loops = Vec::with_capacity(copy.loops.len());
+    for one in copy.loops.iter().rev() {
+        let page = match side {
+            Side::Local => one.local,
+            Side::Remote => one.remote,
+        };
+        loops.push(TileLoop { extent: one.extent, page, buffer: step });
+        step = mul(step, one.extent, "bytes of a tile")?;
+    }
+    loops.reverse();
+    let page = match side {
+        Side::Local => copy.local,
+        Side::Remote => copy.remote,
+    };
+    Ok(Tile { run: copy.run, page, buffer, loops: continued(loops) })
+}
+
+/// Joins loops that continue one another in the page and in the buffer, and longer runs out of them where one side allows.
+fn continued(loops: Vec<TileLoop>) -> Vec<TileLoop> {
+    let mut joined: Vec<TileLoop> = Vec::with_capacity(loops.len());
+    for one in loops.into_iter().rev() {
+        match joined.last_mut() {
+            Some(inner)
+                if inner.page.checked_mul(inner.extent) == Some(one.page)
+                    && inner.buffer.checked_mul(inner.extent) == Some(one.buffer) =>
+            {
+                inner.extent = inner.extent.saturating_mul(one.extent);
+            }
+            _ => joined.push(one),
+        }
+    }
+    joined.reverse();
+    joined
+}
+
+impl Pairing<'_> {
+    /// The page ids of a lane's pairs on both sides; `local[i]` goes with `remote[i]`.
+    ///
+    /// # Errors
+    /// [`Error::Request`] when the wanted tokens begin inside a row, which tiles move whole.
+    pub fn lane_pages(&self, lane: &TileLane) -> Result<(&[i32], &[i32])> {
+        self.whole()?;
+        static NONE: CellPages = CellPages { local: Vec::new(), remote: Vec::new() };
+        let pages = self.pages.get(lane.pair).and_then(|cells| cells.get(lane.cell)).unwrap_or(&NONE);
+        Ok((&pages.local, &pages.remote))
+    }
+
+    /// Cuts the request into chunks of at most `chunk` bytes of buffer. Both sides get the same chunks from the same request.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] when one pair of pages alone is larger than a chunk, and as [`lane_pages`](Self::lane_pages).
+    pub fn chunks(&self, tiles: &Tiles, chunk: u64) -> Result<Vec<Chunk>> {
+        let mut chunks = Vec::new();
+        let mut open = Chunk::default();
+        for (index, lane) in tiles.lanes.iter().enumerate() {
+            let (pages, _) = self.lane_pages(lane)?;
+            if lane.unit > chunk && !pages.is_empty() {
+                return Err(Error::limit("bytes of one pair of pages in a chunk", lane.unit, chunk));
+            }
+            let mut first = 0_usize;
+            while first < pages.len() {
+                let left = sub(chunk, open.bytes, "room of a chunk")?;
+                let fit = left.checked_div(lane.unit).unwrap_or(u64::MAX);
+                let rest = pages.len().saturating_sub(first);
+                let pairs = usize::try_from(fit).unwrap_or(usize::MAX).min(rest);
+                if pairs == 0 {
+                    chunks.push(std::mem::take(&mut open));
+                    continue;
+                }
+                open.parts.push(ChunkPart { lane: index, first, pairs, offset: open.bytes });
+                let bytes = mul(lane.unit, crate::units::wide(pairs), "bytes of a chunk")?;
+                open.bytes = add(open.bytes, bytes, "bytes of a chunk")?;
+                first = first.saturating_add(pairs);
+            }
+        }
+        if !open.parts.is_empty() {
+            chunks.push(open);
+        }
+        Ok(chunks)
+    }
+}
