@@ -542,7 +542,7 @@ def test_long_calls_release_the_gil(ticks: list[None], name: str) -> None:
     plan = kvr.plan(rank(layers=layers, pages=PAGES), rank("n h k[d] v[d]", side="remote", layers=layers, pages=PAGES))
     ids = np.random.default_rng(0).permutation(PAGES).astype(np.int32)
     call = LONG[name](plan, request(64 * TOKENS - 3, ids, ids))
-    for _ in range(1000):
+    for _ in range(200):
         before = len(ticks)
         call()
         if len(ticks) > before:
