@@ -67,8 +67,7 @@ def base(rank: kvr.RankLayout) -> int:
 
 def descriptors(rows: npt.NDArray[np.uint64], ids: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
     """Address and length of numbered descriptors of prepared rows, (N, 2): numbers count through row after row."""
-    rows = rows.astype(np.int64)
-    address, length, _, stride, count = rows.T
+    address, length, _, stride, count = rows.astype(np.int64).T
     ends = np.cumsum(count)
     row = np.searchsorted(ends, ids, side="right")
     within = ids - (ends - count)[row]
