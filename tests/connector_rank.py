@@ -10,7 +10,7 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -41,6 +41,7 @@ class Spec:
     pages: int = 16
     tp: tuple[int, int] = (0, 1)
     one_allocation: bool = False
+    device: str = "cpu"
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -56,8 +57,23 @@ class Spec:
         return list(whole) if self.one_allocation else [layer.copy() for layer in whole]
 
 
-def publish(connector: Any, spec: Spec, arrays: list[Bytes]) -> kvr.RankLayout:
-    """Registers the arrays as the spec's layers and publishes them."""
+def placed(spec: Spec, arrays: list[Bytes]) -> list[Any]:
+    """The arrays as they are, or as tensors on the spec's device."""
+    if spec.device == "cpu":
+        return list(arrays)
+    import torch
+
+    return [torch.from_numpy(array).to(spec.device) for array in arrays]
+
+
+def host(pages: Any) -> Bytes:
+    """A copy in host memory."""
+    copy: Bytes = np.array(pages if isinstance(pages, np.ndarray) else pages.cpu().numpy())
+    return copy
+
+
+def publish(connector: Any, spec: Spec, arrays: Sequence[Any]) -> kvr.RankLayout:
+    """Registers arrays or tensors as the spec's layers and publishes them."""
     totals = {"h": spec.total_heads}
     for number, array in enumerate(arrays):
         connector.add_layer(f"layers.{number}", array, spec.format, totals=totals)
@@ -70,7 +86,7 @@ def _serve(pipe: Connection, spec: Spec, seed: int) -> None:
     from kvreshard.nixl import Connector
 
     connector = Connector(spec.name)
-    arrays = spec.arrays(seed)
+    arrays = placed(spec, spec.arrays(seed))
     publish(connector, spec, arrays)
     events: list[Any] = []
     peers: dict[str, Any] = {}
@@ -82,15 +98,15 @@ def _serve(pipe: Connection, spec: Spec, seed: int) -> None:
 
     def republish(seed: int) -> bytes:
         connector.deregister()
-        arrays[:] = spec.arrays(seed)
+        arrays[:] = placed(spec, spec.arrays(seed))
         publish(connector, spec, arrays)
         return connector.metadata()
 
-    commands = {
+    commands: dict[str, Callable[..., Any]] = {
         "metadata": connector.metadata,
         "connect": connect,
         "republish": republish,
-        "pages": lambda: [array.copy() for array in arrays],
+        "pages": lambda: [host(array) for array in arrays],
         "expect": lambda id, options: connector.expect(id, **options),
         "read": lambda peer, request, id: connector.read(peers[peer], to_request(request), id=id),
         "write": lambda peer, request, id: connector.write(peers[peer], to_request(request), id=id),

@@ -123,7 +123,7 @@ def test_past_the_deadline_pages_are_held_until_the_transfer_ends(here: Connecto
         assert isinstance(failed.reason, DeadlinePassed)
         for _ in range(50):
             assert here.poll(timeout=0.005) == []
-        assert here.in_flight == ("r",)
+        assert list(here.in_flight) == ["r"]
         # Nothing that would lose sight of the transfer, or start a second one into the same pages under its name.
         for forbidden in (
             lambda: here.disconnect(peer),
@@ -140,7 +140,7 @@ def test_past_the_deadline_pages_are_held_until_the_transfer_ends(here: Connecto
         # The bytes did come late, into pages that had been reported as failed: why they had to be held.
         assert held < landed(mine, before) == 2 * 64
         np.testing.assert_array_equal(mine[1], theirs[1])
-        assert here.in_flight == ()
+        assert not here.in_flight
         read_one(here, there, data, mine, "after")
 
 
@@ -176,7 +176,8 @@ def test_a_peer_that_registered_anew_is_connected_anew(here: Connector) -> None:
 
 
 def test_closing_in_the_middle_names_what_did_not_end_and_nothing_lands_later(tcp: None) -> None:
-    here = Connector("here")
+    """With the progress thread, which would go on landing bytes if the agent were still there."""
+    here = Connector("here", progress_thread=True)
     mine = HERE.arrays(1)
     publish(here, HERE, mine)
     with running(THERE) as (there,):

@@ -235,15 +235,13 @@ def test_what_strangers_send_is_bounded() -> None:
 
 def test_expectations_are_checked(here: Connector) -> None:
     here.expect("r", readers=1)
-    for wrong in (
-        {"id": "r"},
-        {"id": ""},
-        {"id": "x" * 1025},
-        {"id": "s", "readers": 1, "writers": 1},
-        {"id": "s", "readers": -1},
-    ):
+    for id in ("r", "", "x" * 1025):
         with pytest.raises(TransferError):
-            here.expect(**wrong)  # type: ignore[arg-type]
+            here.expect(id)
+    with pytest.raises(TransferError):
+        here.expect("s", readers=1, writers=1)
+    with pytest.raises(TransferError):
+        here.expect("s", readers=-1)
     assert here.forget("r")
     assert not here.forget("r")
     here.expect("lease", readers=1, lease=0.01)
