@@ -518,33 +518,46 @@ def ticks() -> Iterator[list[None]]:
     thread.join()
 
 
-PAGES = 1 << 12
+def many_pages() -> tuple[kvr.Plan, kvr.Request]:
+    pages = 1 << 10
+    local, remote = (rank(notation, layers=8, pages=pages) for notation in ("h n k[d] v[d]", "n h k[d] v[d]"))
+    ids = np.random.default_rng(0).permutation(pages).astype(np.int32)
+    return kvr.plan(local, remote), request(pages * TOKENS - 3, ids, ids)
 
-LONG: dict[str, Callable[[kvr.Plan, kvr.Request], Callable[[], object]]] = {
-    "rows": lambda plan, wanted: plan.local_rows,
-    "flat": lambda plan, wanted: plan.local_flat,
-    "ids": lambda plan, wanted: lambda: plan.ids(wanted),
-    "ids, out": lambda plan, wanted: functools.partial(plan.ids, wanted, out=buffers(PAGES * plan.runs)),
-    "lists": lambda plan, wanted: lambda: plan.lists(wanted),
-    "zero": lambda plan, wanted: lambda: plan.zero(wanted),
-    "posted": lambda plan, wanted: lambda: plan.posted(wanted),
-    "verify": lambda plan, wanted: plan.verify,
-    "plan": lambda plan, wanted: lambda: kvr.plan(plan.local, plan.remote),
-    "route": lambda plan, wanted: only_edge,
-    "to_bytes": lambda plan, wanted: plan.local.to_bytes,
-    "from_bytes": lambda plan, wanted: functools.partial(kvr.RankLayout.from_bytes, plan.local.to_bytes()),
+
+def of_many_pages(method: Callable[..., object], **keywords: Any) -> Callable[[], object]:
+    return functools.partial(method, *many_pages(), **keywords)
+
+
+def many_layers() -> kvr.RankLayout:
+    return rank(layers=4000, pages=1)
+
+
+# Each takes milliseconds at least: the other thread needs time to wake up.
+LONG: dict[str, Callable[[], Callable[[], object]]] = {
+    "rows": lambda: kvr.plan(rank(layers=1000), rank("n h k[d] v[d]", layers=1000)).remote_rows,
+    "flat": lambda: many_pages()[0].local_flat,
+    "ids": lambda: of_many_pages(kvr.Plan.ids),
+    "ids, out": lambda: of_many_pages(kvr.Plan.ids, out=buffers(1 << 20)),
+    "lists": lambda: of_many_pages(kvr.Plan.lists),
+    "posted": lambda: of_many_pages(kvr.Plan.posted),
+    "verify": lambda: many_pages()[0].verify,
+    "plan": lambda: functools.partial(kvr.plan, many_layers(), many_layers()),
+    "route": lambda: functools.partial(
+        kvr.route, local=kvr.Engine([many_layers()]), remote=kvr.Engine.uniform(many_layers())
+    ),
+    "to_bytes": lambda: many_layers().to_bytes,
+    "from_bytes": lambda: functools.partial(kvr.RankLayout.from_bytes, many_layers().to_bytes()),
 }
 
 
 @pytest.mark.parametrize("name", LONG)
 def test_long_calls_release_the_gil(ticks: list[None], name: str) -> None:
-    layers = 40
-    plan = kvr.plan(rank(layers=layers, pages=PAGES), rank("n h k[d] v[d]", side="remote", layers=layers, pages=PAGES))
-    ids = np.random.default_rng(0).permutation(PAGES).astype(np.int32)
-    call = LONG[name](plan, request(64 * TOKENS - 3, ids, ids))
-    for _ in range(200):
+    long_call = LONG[name]()
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
         before = len(ticks)
-        call()
+        long_call()
         if len(ticks) > before:
             return
     pytest.fail(f"{name} never let another thread run")
