@@ -1,0 +1,9 @@
+"""Page formats read from an engine's own objects.
+
+:func:`from_vllm_spec` turns vLLM's description of a layer's cache into page formats. What it does not know is
+:class:`Unknown`, with the reason; nothing is guessed.
+"""
+
+from kvreshard.formats.vllm import Pages, Settings, Unknown, from_vllm_spec, register_backend
+
+__all__ = ["Pages", "Settings", "Unknown", "from_vllm_spec", "register_backend"]

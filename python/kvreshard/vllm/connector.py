@@ -1,0 +1,36 @@
+"""The connector classes that vLLM loads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector import (
+    NixlBaseConnector,
+)
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector import NixlPullConnector as StockPullConnector
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import NixlPullConnectorScheduler
+
+from kvreshard.vllm.pull import PlannedPullWorker
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+
+class NixlPullConnector(StockPullConnector):
+    """vLLM's pull connector with transfers planned by kvreshard."""
+
+    def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
+        # Not the parent's own: it would build its own worker.
+        NixlBaseConnector.__init__(self, vllm_config, role, kv_cache_config)
+        made: tuple[Any, Any] = (None, None)
+        if role == KVConnectorRole.SCHEDULER:
+            made = (NixlPullConnectorScheduler(vllm_config, self.engine_id, kv_cache_config), None)
+        elif role == KVConnectorRole.WORKER:
+            made = (None, PlannedPullWorker(vllm_config, self.engine_id, kv_cache_config))
+        self.connector_scheduler, self.connector_worker = made
+
+
+# vLLM asks for this name in places, so the pull connector must be loadable by it.
+NixlConnector = NixlPullConnector

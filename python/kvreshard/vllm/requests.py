@@ -1,0 +1,130 @@
+"""vLLM's block lists as requests by global token.
+
+vLLM pairs two block lists from their ends, which is right only when both sides' pages have one length and end alike.
+Here the first token of every list is worked out from what the scheduler said, and the planner pairs by token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import kvreshard as kvr
+
+Lists = Sequence[Sequence[int]]
+
+
+def block_tokens(layout: kvr.RankLayout, group: int) -> int:
+    """Tokens in a block of the scheduler, counted over all context-parallel ranks; 0 in a group of states."""
+    about = layout.groups[group]
+    if about.kind == "state":
+        return 0
+    states = next(layer.segments[0].format.extents.get("n", 1) for layer in layout.layers if layer.group == group)
+    tokens = about.pages_per_block * states * about.tokens_per_state * layout.cp[1]
+    if tokens.denominator != 1:
+        raise ValueError(f"group {group}: a block of {tokens} tokens")
+    return int(tokens)
+
+
+def from_end(blocks: int, tokens: int, block: int) -> int:
+    """The first token of `blocks` blocks of which the last holds token `tokens - 1`."""
+    return max(0, -(-tokens // block) - blocks) * block
+
+
+class Side:
+    """One side's block lists, and the token that each begins with."""
+
+    def __init__(self, layout: kvr.RankLayout, ids: Lists, firsts: Sequence[int | None], tokens: int) -> None:
+        self.layout = layout
+        self.ids = [list(group) for group in ids]
+        self.firsts: list[int] = []
+        for group, blocks in enumerate(self.ids):
+            size = block_tokens(layout, group)
+            first = firsts[group] if group < len(firsts) else None
+            if size == 0:
+                self.firsts.append(0)
+            else:
+                self.firsts.append(from_end(len(blocks), tokens, size) if first is None else first)
+
+    @property
+    def start(self) -> int | None:
+        """The first token of all lists that are not empty."""
+        begun = [
+            first for group, first in enumerate(self.firsts) if self.ids[group] and block_tokens(self.layout, group)
+        ]
+        return min(begun) if begun else None
+
+    def covered(self) -> int | None:
+        """Where the shortest list of a group that keeps all tokens ends."""
+        ends = [
+            first + len(blocks) * block_tokens(self.layout, group)
+            for group, (first, blocks) in enumerate(zip(self.firsts, self.ids, strict=True))
+            if blocks and block_tokens(self.layout, group) and self.layout.groups[group].window is None
+        ]
+        return min(ends) if ends else None
+
+    def blocks(self) -> list[kvr.Blocks]:
+        """The lists as the planner takes them."""
+        return [kvr.Blocks(ids, first) for ids, first in zip(self.ids, self.firsts, strict=True)]
+
+
+def build(
+    destination: tuple[kvr.RankLayout, Lists, Sequence[int | None]],
+    source: tuple[kvr.RankLayout, Lists],
+    tokens: int | None,
+) -> tuple[tuple[int, int], list[kvr.Blocks], list[kvr.Blocks]] | None:
+    """The tokens of a request, and its blocks at the destination and at the source.
+
+    Args:
+        destination: The layout, the blocks to fill, and the first token of each list where it is known.
+        source: The layout and the blocks of the whole sequence; of a windowed group, its last ones.
+        tokens: Tokens that the source computed; the end of its blocks where not given.
+
+    Returns:
+        `None` when there is nothing to move.
+    """
+    target, target_ids, firsts = destination
+    origin, origin_ids = source
+    whole: list[int | None] = [0 if about.window is None else None for about in origin.groups]
+    if tokens is None:
+        tokens = Side(origin, origin_ids, [0] * len(whole), 0).covered() or 0
+    there = Side(origin, origin_ids, whole, tokens)
+    here = Side(target, target_ids, firsts, tokens)
+    _pair_states(here, there)
+    start = here.start
+    ends = [tokens] + [end for end in (here.covered(), there.covered()) if end is not None]
+    if start is None:
+        states = any(ids for group, ids in enumerate(here.ids) if not block_tokens(target, group))
+        return ((0, 0), here.blocks(), there.blocks()) if states else None
+    return (start, max(start, min(ends))), here.blocks(), there.blocks()
+
+
+def _pair_states(here: Side, there: Side) -> None:
+    """One state a slot: the source's earlier slots are there already, the destination's later ones are recomputed."""
+    for group, about in enumerate(here.layout.groups):
+        if about.kind != "state":
+            continue
+        names = {layer.name for layer in here.layout.layers if layer.group == group}
+        for other in {layer.group for layer in there.layout.layers if layer.name in names}:
+            count = min(len(here.ids[group]), len(there.ids[other]))
+            here.ids[group] = here.ids[group][:count]
+            there.ids[other] = there.ids[other][len(there.ids[other]) - count :]
+
+
+def pulled(worker: Any, mine: kvr.RankLayout, theirs: kvr.RankLayout, meta: Any) -> kvr.Request | None:
+    """What a pull must fetch for one request of vLLM's metadata; `None` when there is nothing."""
+    if not any(meta.local_block_ids):
+        return None
+    groups = worker.kv_cache_config.transfer_group_ids
+    computed = meta.local_num_computed_blocks
+    firsts: list[int | None] = []
+    for group, about in enumerate(mine.groups):
+        known = about.window is None and group < len(groups) and groups[group] < len(computed)
+        firsts.append(computed[groups[group]] * block_tokens(mine, group) if known else None)
+    built = build(
+        (mine, meta.local_block_ids, firsts), (theirs, meta.remote.block_ids), meta.remote.num_tokens
+    )
+    if built is None:
+        return None
+    tokens, local, remote = built
+    return kvr.Request(tokens=tokens, local=local, remote=remote)
