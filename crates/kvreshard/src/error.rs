@@ -93,6 +93,21 @@ pub enum Error {
         /// What to set or choose, where something helps.
         remedy: Option<String>,
     },
+    /// The peer does not say how its pages are built, and nothing may be assumed.
+    #[error(
+        "{}local pages are `{local}`, the peer's page format is unknown: {problem}; {remedy}",
+        layer.as_ref().map(|l| format!("layer {l}: ")).unwrap_or_default()
+    )]
+    Untagged {
+        /// The layer, where one is concerned.
+        layer: Option<String>,
+        /// This side's notation.
+        local: String,
+        /// Why that matters here.
+        problem: String,
+        /// What to set or choose.
+        remedy: String,
+    },
     /// A layer is wanted that no rank of the other side holds.
     #[error("layer {layer}: no rank of the {side} side holds {missing}")]
     Missing {
@@ -147,6 +162,16 @@ pub enum Error {
         /// The first address at fault.
         address: u64,
     },
+    /// The host did what the packed protocol does not allow in its present state.
+    #[error("ring protocol: {subject} {found}: {expected}")]
+    Ring {
+        /// The slot, peer, request or setting in question.
+        subject: String,
+        /// What it is, as a verb phrase: `is free, not reading`.
+        found: String,
+        /// The event that was refused, or what would be right.
+        expected: String,
+    },
 }
 
 impl Error {
@@ -160,6 +185,10 @@ impl Error {
 
     pub(crate) fn limit(what: impl Into<String>, found: u64, limit: u64) -> Self {
         Self::Limit { what: what.into(), found, limit }
+    }
+
+    pub(crate) fn ring(subject: impl Into<String>, found: impl Into<String>, expected: impl Into<String>) -> Self {
+        Self::Ring { subject: subject.into(), found: found.into(), expected: expected.into() }
     }
 
     pub(crate) fn layout(

@@ -16,6 +16,7 @@
 //! Two formats are equal when their bytes mean the same: same components, element types, address maps and page bytes, however they
 //! are written. [`presets`] has the formats known from engines by name.
 
+mod difference;
 mod dtype;
 mod grammar;
 mod nest;
@@ -29,6 +30,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+pub use difference::{Aspect, Difference};
 pub use dtype::ElementType;
 pub use grammar::{MAX_COMPONENTS, MAX_LOOPS, MAX_NESTING, MAX_NOTATION_BYTES};
 pub use normal::{Component, Digit, Fingerprint};
@@ -149,6 +151,25 @@ impl PageFormat {
                     .components()
                     .iter()
                     .all(|ours| other.component(ours.name().as_str()).is_some_and(|theirs| ours.same_bytes_as(theirs))))
+    }
+
+    /// Everything that differs between the bytes of this format and `other`, content first; nothing when they are equal.
+    ///
+    /// ```
+    /// # use std::collections::BTreeMap;
+    /// # use kvreshard::format::{ElementType, PageFormat, Types};
+    /// # let extents = BTreeMap::from([("h", 8), ("n", 16), ("d", 128)].map(|(axis, extent)| (axis.to_owned(), extent)));
+    /// let packed = PageFormat::new("h n k[d] v[d]", &extents, &Types::all(ElementType::Bf16))?;
+    /// let slots = PageFormat::new("k[h d/8 n d%8] v[h n d]", &extents, &Types::all(ElementType::Bf16))?;
+    /// let texts: Vec<String> = packed.difference(&slots).iter().map(ToString::to_string).collect();
+    /// assert_eq!(texts, [
+    ///     "digits of k: `h n k[d]` against `k[h d/8 n d%8]`",
+    ///     "slots of v: `h n v[d]` against `v[h n d]`",
+    /// ]);
+    /// # Ok::<(), kvreshard::Error>(())
+    /// ```
+    pub fn difference(&self, other: &Self) -> Vec<Difference> {
+        difference::between(self, other)
     }
 
     /// The hash of the normal form.

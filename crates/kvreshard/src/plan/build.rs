@@ -3,13 +3,14 @@
 use std::sync::{Arc, OnceLock};
 
 use crate::error::{Error, Result, Side};
-use crate::layout::{GroupKind, Layer, RankLayout};
+use crate::layout::{Group, GroupKind, Layer, RankLayout};
 use crate::units::wide;
 
-use super::copy::{Copy, merge};
+use super::copy::{Copy, bounded, merge};
 use super::lane::{Lane, Track, join_lanes};
 use super::matching::{Match, Take, match_layers};
 use super::period::{Paging, Period};
+use super::work::{MAX_PLAN_LANES, Work};
 use super::{Direction, GroupPair, Inner, LayerPair, Plan};
 
 /// What the layers of one kind exchange: for each pair of segments and each cell, the copies.
@@ -67,12 +68,13 @@ struct Builder<'a> {
     kinds: Vec<Kind>,
     layers: Vec<LayerPair>,
     lanes: Vec<Lane>,
+    work: Work,
 }
 
 impl<'a> Builder<'a> {
     fn new(local: &'a RankLayout, remote: &'a RankLayout) -> Self {
         let (kinds, layers, lanes) = (Vec::new(), Vec::new(), Vec::new());
-        Self { local, remote, pairs: Vec::new(), kinds, layers, lanes }
+        Self { local, remote, pairs: Vec::new(), kinds, layers, lanes, work: Work::default() }
     }
 
     fn layer(&mut self, name: &str, take: Option<&Arc<Take>>) -> Result<()> {
@@ -110,6 +112,7 @@ impl<'a> Builder<'a> {
                 let lane = Lane { pair, cell, local: here, remote: there, copies: Arc::clone(copies) };
                 lane.prove(self.local, self.remote)?;
                 self.lanes.push(lane);
+                bounded("stretches of pages in one plan", wide(self.lanes.len()), MAX_PLAN_LANES)?;
             }
         }
         Ok(())
@@ -123,19 +126,8 @@ impl<'a> Builder<'a> {
         }
         let groups = (self.local.groups().get(wanted.0), self.remote.groups().get(wanted.1));
         let (Some(here), Some(there)) = groups else { return Err(Error::overflow("group index")) };
-        let differs = |field: &str, local_value: String, remote_value: String| Error::Incompatible {
-            layer: Some(local.name().to_owned()),
-            field: field.to_owned(),
-            local: local_value,
-            remote: remote_value,
-            remedy: None,
-        };
-        if here.kind() != there.kind() {
-            return Err(differs("group kind", here.kind().to_string(), there.kind().to_string()));
-        }
-        if here.tokens_per_state() != there.tokens_per_state() {
-            let (ours, theirs) = (here.tokens_per_state().to_string(), there.tokens_per_state().to_string());
-            return Err(differs("tokens per state", ours, theirs));
+        if let Some(first) = group_disagreements(local.name(), here, there).into_iter().next() {
+            return Err(first);
         }
         let period = match here.kind() {
             GroupKind::State => Period::whole(),
@@ -153,38 +145,61 @@ impl<'a> Builder<'a> {
     }
 
     fn kind(
-        &self,
+        &mut self,
         pair: usize,
         local: (usize, &Layer),
         remote: (usize, &Layer),
         take: Option<&Arc<Take>>,
     ) -> Result<Kind> {
         let matches = match_layers(local.1, remote.1, take.map(Arc::as_ref))?;
-        let groups = self.pairs.get(pair).ok_or_else(|| Error::overflow("group pair"))?;
+        let groups = self.pairs.get(pair).ok_or_else(|| Error::overflow("group pair"))?.clone();
         let mut segments: Vec<SegmentPair> = Vec::new();
         // `match_layers` lists the matches of two segments one after the other.
         for these in matches.chunk_by(|a, b| a.segments() == b.segments()) {
             let Some((local, remote)) = these.first().map(Match::segments) else { continue };
             let mut cells = Vec::with_capacity(groups.period.cells.len());
             for cell in &groups.period.cells {
-                cells.push(copies_of(these, groups.kind, &cell.spans(None)?)?.into());
+                let copies = copies_of(these, groups.kind, &cell.spans(None)?)?;
+                self.work.spend(&copies)?;
+                cells.push(copies.into());
             }
             segments.push(SegmentPair { local, remote, cells });
         }
         Ok(Kind { pair, local: local.0, remote: remote.0, take: take.cloned(), segments })
     }
 
-    fn finish(self, direction: Direction) -> Result<Plan> {
+    fn finish(mut self, direction: Direction) -> Result<Plan> {
         Ok(Plan(Arc::new(Inner {
             local: self.local.clone(),
             remote: self.remote.clone(),
             direction,
             pairs: self.pairs,
             layers: self.layers,
-            lanes: join_lanes(self.lanes)?,
+            lanes: join_lanes(self.lanes, &mut self.work)?,
             digest: OnceLock::new(),
         })))
     }
+}
+
+/// Why the blocks of two groups do not stand for the same; none when they do. Lengths of pages and blocks may differ: they are lined
+/// up by token.
+pub(crate) fn group_disagreements(layer: &str, local: &Group, remote: &Group) -> Vec<Error> {
+    let differs = |field: &str, local: String, remote: String| Error::Incompatible {
+        layer: Some(layer.to_owned()),
+        field: field.to_owned(),
+        local,
+        remote,
+        remedy: None,
+    };
+    let mut found = Vec::new();
+    if local.kind() != remote.kind() {
+        found.push(differs("group kind", local.kind().to_string(), remote.kind().to_string()));
+    }
+    if local.tokens_per_state() != remote.tokens_per_state() {
+        let (ours, theirs) = (local.tokens_per_state().to_string(), remote.tokens_per_state().to_string());
+        found.push(differs("tokens per state", ours, theirs));
+    }
+    found
 }
 
 /// What matches carry for the given stretches of states.
@@ -192,7 +207,7 @@ pub(crate) fn copies_of(matches: &[Match<'_>], kind: GroupKind, spans: &[super::
     let mut copies = Vec::new();
     for one in matches {
         copies.extend(one.copies(kind, spans)?);
-        super::copy::bounded("copies of one pair of segments", wide(copies.len()), 1 << 18)?;
+        bounded("copies of one pair of segments", wide(copies.len()), 1 << 18)?;
     }
     merge(copies)
 }
@@ -213,7 +228,7 @@ fn same_take(one: Option<&Arc<Take>>, other: Option<&Arc<Take>>) -> bool {
 }
 
 /// Whether two layers of one rank are built alike, wherever they lie.
-fn same_kind(one: &Layer, other: &Layer) -> bool {
+pub(crate) fn same_kind(one: &Layer, other: &Layer) -> bool {
     one.totals() == other.totals()
         && one.segments().len() == other.segments().len()
         && one

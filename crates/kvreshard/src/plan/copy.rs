@@ -13,6 +13,9 @@ use crate::units::{add, mul, wide};
 /// and tiles are made from the loops.
 pub(crate) const MAX_EXACT_RUNS: u64 = 1 << 18;
 
+/// Over this many copies, pairs that touch are no longer looked for: every one would be held against every other.
+const MAX_PAIRED: usize = 256;
+
 /// A repetition, with its step in bytes on each side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Loop {
@@ -146,7 +149,8 @@ pub(crate) fn merge(mut copies: Vec<Copy>) -> Result<Vec<Copy>> {
     for copy in &mut copies {
         copy.fold()?;
     }
-    while let Some((first, second)) = touching(&copies)? {
+    while copies.len() <= MAX_PAIRED {
+        let Some((first, second)) = touching(&copies)? else { break };
         let tail = copies.swap_remove(second);
         if let Some(head) = copies.get_mut(first) {
             head.run = add(head.run, tail.run, "run length")?;

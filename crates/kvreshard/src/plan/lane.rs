@@ -13,6 +13,7 @@ use crate::layout::{RankLayout, Segment};
 use crate::units::{add, mul, sub};
 
 use super::copy::{Copy, MAX_EXACT_RUNS, compress, join};
+use super::work::Work;
 
 /// Equidistant pages on one side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,7 +85,7 @@ impl Lane {
 }
 
 /// Joins runs of lanes whose pages step together on both sides: K with V in two segments, layer with layer in packed rows.
-pub(crate) fn join_lanes(lanes: Vec<Lane>) -> Result<Vec<Lane>> {
+pub(crate) fn join_lanes(lanes: Vec<Lane>, work: &mut Work) -> Result<Vec<Lane>> {
     type Key = (usize, usize, (usize, u64, u64), (usize, u64, u64));
     let key = |lane: &Lane| -> Key {
         let track = |track: &Track| (track.region, track.stride, track.pages);
@@ -103,7 +104,7 @@ pub(crate) fn join_lanes(lanes: Vec<Lane>) -> Result<Vec<Lane>> {
     let mut joined = Vec::with_capacity(lanes.len());
     for members in families {
         let members: Vec<&Lane> = members.iter().filter_map(|index| lanes.get(*index)).collect();
-        match join_family(&members)? {
+        match join_family(&members, work)? {
             Some(lane) => joined.push(lane),
             None => joined.extend(members.into_iter().cloned()),
         }
@@ -112,7 +113,7 @@ pub(crate) fn join_lanes(lanes: Vec<Lane>) -> Result<Vec<Lane>> {
 }
 
 /// One lane for all, if any two of them touch or interleave on the local side.
-fn join_family(members: &[&Lane]) -> Result<Option<Lane>> {
+fn join_family(members: &[&Lane], work: &mut Work) -> Result<Option<Lane>> {
     let mut reaches = Vec::with_capacity(members.len());
     let mut runs = 0;
     for lane in members {
@@ -123,6 +124,9 @@ fn join_family(members: &[&Lane]) -> Result<Option<Lane>> {
     let apart = reaches.iter().zip(reaches.iter().skip(1)).all(|(one, next)| one.1 < next.0);
     let first = members.first().copied();
     let (Some(first), false, true) = (first, apart, runs <= MAX_EXACT_RUNS) else { return Ok(None) };
+    if !work.affords(runs) {
+        return Ok(None);
+    }
     let term = "run address";
     let base = members
         .iter()

@@ -1,5 +1,8 @@
 //! Which component of which segment goes with which: by name, after both sides proved to mean the same elements.
 
+use std::collections::BTreeSet;
+use std::fmt::Display;
+
 use crate::error::{Error, Result, Side};
 use crate::format::{Component, Digit};
 use crate::layout::{GroupKind, Layer, Segment, Shares, TOKEN_AXIS};
@@ -34,11 +37,11 @@ pub(crate) struct Match<'a> {
 /// Matches the components of two layers of one name.
 ///
 /// # Errors
-/// [`Error::Incompatible`] naming the layer, and the component, type, axis or total that differs: bytes copied all the same would
-/// be read as something else.
+/// The first of [`disagreements`]: bytes copied all the same would be read as something else.
 pub(crate) fn match_layers<'a>(local: &'a Layer, remote: &'a Layer, take: Option<&Take>) -> Result<Vec<Match<'a>>> {
-    check_totals(local, remote)?;
-    check_components(local, remote)?;
+    if let Some(first) = disagreements(local, remote).into_iter().next() {
+        return Err(first);
+    }
     let mut matches = Vec::new();
     for (local_segment, here) in local.segments().iter().enumerate() {
         for (remote_segment, there) in remote.segments().iter().enumerate() {
@@ -47,18 +50,6 @@ pub(crate) fn match_layers<'a>(local: &'a Layer, remote: &'a Layer, take: Option
                 let (Some(held), Some(given)) = (local.held(here, component), remote.held(there, other)) else {
                     continue;
                 };
-                if held.axis != given.axis {
-                    let side = |axis: Option<Name>| {
-                        axis.map_or_else(|| "replicated".to_owned(), |a| format!("sharded by {a}"))
-                    };
-                    return Err(differs(
-                        local,
-                        format!("component {}", component.name()),
-                        side(held.axis),
-                        side(given.axis),
-                    ));
-                }
-                check_elements(local, component, other, held.axis.as_ref(), here, there)?;
                 let wanted = match (&held.axis, take) {
                     (_, None) => Some(held.interval),
                     (None, Some(take)) => take.replicated.then_some(held.interval),
@@ -85,6 +76,45 @@ pub(crate) fn match_layers<'a>(local: &'a Layer, remote: &'a Layer, take: Option
     Ok(matches)
 }
 
+/// Why two layers of one name do not hold the same elements: totals, components, and for each component its sharded axis, type and
+/// content extents. Each reason once, at most [`MAX_DISAGREEMENTS`]; none when they fit.
+pub(crate) fn disagreements(local: &Layer, remote: &Layer) -> Vec<Error> {
+    let mut found = Vec::new();
+    compare_totals(local, remote, &mut found);
+    compare_components(local, remote, &mut found);
+    for here in local.segments() {
+        for there in remote.segments() {
+            for component in here.format().components() {
+                if found.len() >= MAX_DISAGREEMENTS {
+                    return found;
+                }
+                let Some(other) = there.format().component(component.name().as_ref()) else { continue };
+                let (Some(held), Some(given)) = (local.held(here, component), remote.held(there, other)) else {
+                    continue;
+                };
+                if held.axis != given.axis {
+                    let side = |axis: &Option<Name>| {
+                        axis.as_ref().map_or_else(|| "replicated".to_owned(), |a| format!("sharded by {a}"))
+                    };
+                    let field = format!("component {}", component.name());
+                    note(&mut found, differs(local, field, side(&held.axis), side(&given.axis)));
+                }
+                compare_elements(local, component, other, held.axis.as_ref(), (here, there), &mut found);
+            }
+        }
+    }
+    found
+}
+
+/// The most reasons that are listed for one pair of layers.
+const MAX_DISAGREEMENTS: usize = 64;
+
+fn note(found: &mut Vec<Error>, error: Error) {
+    if !found.contains(&error) {
+        found.push(error);
+    }
+}
+
 fn differs(layer: &Layer, field: String, local: impl ToString, remote: impl ToString) -> Error {
     Error::Incompatible {
         layer: Some(layer.name().to_owned()),
@@ -95,58 +125,80 @@ fn differs(layer: &Layer, field: String, local: impl ToString, remote: impl ToSt
     }
 }
 
-fn check_totals(local: &Layer, remote: &Layer) -> Result<()> {
+fn compare_totals(local: &Layer, remote: &Layer, found: &mut Vec<Error>) {
     let of = |layer: &Layer, axis: &Name| {
         layer.total(axis).map_or_else(|| "not sharded".to_owned(), |total| total.to_string())
     };
     for (axis, _) in local.totals().iter().chain(remote.totals()) {
         if local.total(axis) != remote.total(axis) {
-            return Err(differs(local, format!("total of axis {axis}"), of(local, axis), of(remote, axis)));
+            let remedy = "every rank of both engines must count the members of the whole layer alike";
+            note(
+                found,
+                Error::Incompatible {
+                    layer: Some(local.name().to_owned()),
+                    field: format!("total of axis {axis}"),
+                    local: of(local, axis),
+                    remote: of(remote, axis),
+                    remedy: Some(remedy.to_owned()),
+                },
+            );
         }
     }
-    Ok(())
 }
 
 /// Both sides must hold the same components, in whatever segments.
-fn check_components(local: &Layer, remote: &Layer) -> Result<()> {
-    let holds = |layer: &Layer, name: &str| layer.segments().iter().any(|s| s.format().component(name).is_some());
-    for (one, other, flipped) in [(local, remote, false), (remote, local, true)] {
-        for component in one.segments().iter().flat_map(|segment| segment.format().components()) {
-            if !holds(other, component.name().as_ref()) {
-                let (here, there) = if flipped { ("absent", "present") } else { ("present", "absent") };
-                let field = format!("component {}", component.name());
-                let (here, there) =
-                    (format!("{here} in {}", notations(local)), format!("{there} in {}", notations(remote)));
-                return Err(differs(local, field, here, there));
-            }
-        }
+fn compare_components(local: &Layer, remote: &Layer, found: &mut Vec<Error>) {
+    let names = |layer: &Layer| -> BTreeSet<Name> {
+        layer.segments().iter().flat_map(|s| s.format().components()).map(|c| c.name().clone()).collect()
+    };
+    let (ours, theirs) = (names(local), names(remote));
+    for name in ours.symmetric_difference(&theirs) {
+        let side = |has: bool| if has { "present" } else { "absent" };
+        let here = format!("{} in {}", side(ours.contains(name)), notations(local));
+        let there = format!("{} in {}", side(theirs.contains(name)), notations(remote));
+        note(found, differs(local, format!("component {name}"), here, there));
     }
-    Ok(())
 }
 
-fn notations(layer: &Layer) -> String {
-    let mut texts: Vec<String> = layer.segments().iter().map(|s| format!("`{}`", s.format().notation())).collect();
-    texts.dedup();
+/// The notations of a layer's segments, each once.
+pub(crate) fn notations(layer: &Layer) -> String {
+    const SHOWN: usize = 4;
+    let mut texts: Vec<String> = Vec::new();
+    for segment in layer.segments() {
+        let text = format!("`{}`", segment.format().notation());
+        if !texts.contains(&text) {
+            if texts.len() == SHOWN {
+                texts.push("...".to_owned());
+                break;
+            }
+            texts.push(text);
+        }
+    }
     texts.join(", ")
 }
 
 /// Types, encodings and the extents of content axes must be equal: an element is moved as it is.
-fn check_elements(
+fn compare_elements(
     layer: &Layer,
     local: &Component,
     remote: &Component,
     sharded: Option<&Name>,
-    here: &Segment,
-    there: &Segment,
-) -> Result<()> {
+    (here, there): (&Segment, &Segment),
+    found: &mut Vec<Error>,
+) {
+    let written = |value: &dyn Display, segment: &Segment| format!("{value} (`{}`)", segment.format().notation());
     if local.dtype() != remote.dtype() {
-        return Err(Error::Incompatible {
-            layer: Some(layer.name().to_owned()),
-            field: format!("element type of component {}", local.name()),
-            local: format!("{} (`{}`)", local.dtype().name(), here.format().notation()),
-            remote: format!("{} (`{}`)", remote.dtype().name(), there.format().notation()),
-            remedy: Some("values would have to be converted; run both engines with one cache type".to_owned()),
-        });
+        let remedy = "values would have to be converted; run both engines with one cache type";
+        note(
+            found,
+            Error::Incompatible {
+                layer: Some(layer.name().to_owned()),
+                field: format!("element type of component {}", local.name()),
+                local: written(&local.dtype(), here),
+                remote: written(&remote.dtype(), there),
+                remedy: Some(remedy.to_owned()),
+            },
+        );
     }
     let content = |component: &Component, axis: &Name| {
         if axis.as_ref() == TOKEN_AXIS || Some(axis) == sharded {
@@ -159,15 +211,10 @@ fn check_elements(
         let (ours, theirs) = (content(local, axis), content(remote, axis));
         if ours != theirs {
             let name = if axis.is_anonymous() { "the loops without a name".to_owned() } else { format!("axis {axis}") };
-            return Err(differs(
-                layer,
-                format!("extent of {name} in component {}", local.name()),
-                format!("{ours} (`{}`)", here.format().notation()),
-                format!("{theirs} (`{}`)", there.format().notation()),
-            ));
+            let field = format!("extent of {name} in component {}", local.name());
+            note(found, differs(layer, field, written(&ours, here), written(&theirs, there)));
         }
     }
-    Ok(())
 }
 
 impl Match<'_> {

@@ -11,6 +11,7 @@ pub(crate) mod copy;
 pub(crate) mod lane;
 pub(crate) mod matching;
 pub(crate) mod period;
+pub(crate) mod work;
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -19,6 +20,7 @@ use sha2::{Digest as _, Sha256};
 
 pub use copy::{Copy, Loop, Run};
 pub use matching::Take;
+pub use work::{MAX_PLAN_LANES, MAX_PLAN_RUNS};
 
 use crate::error::{Error, Result, Side};
 use crate::layout::{GroupKind, RankLayout};

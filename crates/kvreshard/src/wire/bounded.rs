@@ -9,25 +9,37 @@ use serde::{Serialize, Serializer};
 
 /// At most `MAX` elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct List<T, const MAX: usize>(pub(super) Vec<T>);
+pub(crate) struct List<T, const MAX: usize>(pub(crate) Vec<T>);
 
-/// At most `MAX` entries, each key once. Keys are names, at most [`MAX_KEY`] bytes.
+/// At most `MAX` entries, each key once. Keys are names of at most 1,024 bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Map<V, const MAX: usize>(pub(super) BTreeMap<String, V>);
+pub(crate) struct Map<V, const MAX: usize>(pub(crate) BTreeMap<String, V>);
 
 /// At most `MAX` bytes of UTF-8.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Text<const MAX: usize>(pub(super) String);
+pub(crate) struct Text<const MAX: usize>(pub(crate) String);
 
 /// At most `MAX` bytes, as a msgpack bin.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Bytes<const MAX: usize>(pub(super) Vec<u8>);
+pub(crate) struct Bytes<const MAX: usize>(pub(crate) Vec<u8>);
 
-/// The longest key of a map that is read: longer than any name can be.
-const MAX_KEY: usize = 256;
+/// The longest key of a map that is read: a layer name.
+const MAX_KEY: usize = 1_024;
 
 fn over<E: de::Error>(what: &str, limit: usize) -> E {
     E::custom(format_args!("more than {limit} {what}"))
+}
+
+impl<T, const MAX: usize> Default for List<T, MAX> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<V, const MAX: usize> Default for Map<V, MAX> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
 }
 
 impl<T: Serialize, const MAX: usize> Serialize for List<T, MAX> {

@@ -21,7 +21,7 @@
 //! length, lists stop being read at the bounds of [`crate::layout`], and every field goes through the same constructors as a layout
 //! made here.
 
-mod bounded;
+pub(crate) mod bounded;
 mod format;
 mod message;
 mod names;

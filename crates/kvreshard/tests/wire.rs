@@ -1,0 +1,494 @@
+//! The message of a layout: golden bytes and fingerprints, sizes, and what must be refused.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::as_conversions,
+    clippy::cast_possible_truncation,
+    reason = "a test says so by panicking"
+)]
+
+mod common;
+
+use common::{Rank, format, name, position};
+use kvreshard::format::{MAX_NESTING, MAX_NOTATION_BYTES};
+use kvreshard::layout::{
+    Group, Layer, MAX_LAYERS, MAX_SEGMENTS_PER_LAYER, MAX_TOTALS, MemoryKind, Position, RankLayout, RankParts, Region,
+    Segment, Shares,
+};
+use kvreshard::wire::{HostRegion, MAX_FORMATS, MAX_MESSAGE_BYTES, RegionTags, VERSION};
+use kvreshard::{Error, Interval};
+use proptest::prelude::*;
+use rmp_serde::encode::to_vec_named;
+use serde::Serialize;
+
+const D: (&str, u64) = ("d", 128);
+const N: (&str, u64) = ("n", 16);
+const SHUFFLE: &str = "k[h d/8 n d%8] v[h n/8 d n%8]";
+
+fn small() -> RankLayout {
+    Rank { layers: 2, pages: 4, ..Rank::new("prefill-0", (1, 2), "h n k[d] v[d]", 2, &[("n", 2), ("d", 2)]) }.build()
+}
+
+/// The message of [`small`], byte by byte as docs/handshake.md explains it.
+fn golden() -> Vec<u8> {
+    let mut bytes = vec![0x92, 0x01, 0x89];
+    let raw = |bytes: &mut Vec<u8>, texts: &[&str], tail: &[u8]| {
+        for text in texts {
+            bytes.push(0xa0 | u8::try_from(text.len()).unwrap());
+            bytes.extend(text.bytes());
+        }
+        bytes.extend_from_slice(tail);
+    };
+    raw(&mut bytes, &["engine", "prefill-0", "generation"], &[0]);
+    raw(&mut bytes, &["place"], &[0x83]);
+    raw(&mut bytes, &["tp"], &[0x92, 1, 2]);
+    raw(&mut bytes, &["pp"], &[0x92, 0, 1]);
+    raw(&mut bytes, &["cp"], &[0x93, 0, 1, 1]);
+    // Two regions of 4 pages of 2 tokens, K and V of 2 bf16: 64 bytes, 4096 bytes apart.
+    raw(&mut bytes, &["regions"], &[0x92]);
+    raw(&mut bytes, &[], &[0x94, 0xce, 0, 0x10, 0, 0, 64, 0]);
+    raw(&mut bytes, &["DRAM"], &[0x94, 0xce, 0, 0x10, 0x10, 0x40, 64, 0]);
+    raw(&mut bytes, &["DRAM", "groups"], &[0x91, 0x83]);
+    raw(&mut bytes, &["kind", "tokens", "pages_per_block"], &[1]);
+    raw(&mut bytes, &["tokens_per_state"], &[0x92, 1, 1]);
+    raw(&mut bytes, &["formats"], &[0x91, 0x84]);
+    raw(&mut bytes, &["notation", "h n k[d] v[d]", "extents"], &[0x83]);
+    raw(&mut bytes, &["d"], &[2]);
+    raw(&mut bytes, &["h"], &[1]);
+    raw(&mut bytes, &["n"], &[2]);
+    raw(&mut bytes, &["types"], &[0x82]);
+    raw(&mut bytes, &["k", "bf16", "v", "bf16", "fingerprint"], &[0xc4, 16]);
+    bytes.extend(hex("a9c749ef302fd201e08a21b5b2b8c97a"));
+    raw(&mut bytes, &["kinds"], &[0x91, 0x83]);
+    raw(&mut bytes, &["group"], &[0]);
+    raw(&mut bytes, &["totals"], &[0x81]);
+    raw(&mut bytes, &["h"], &[2]);
+    raw(&mut bytes, &["segments"], &[0x91, 0x94, 0, 4, 16, 0x81]);
+    raw(&mut bytes, &["h"], &[0x92, 1, 2]);
+    raw(&mut bytes, &["templates"], &[0x91]);
+    raw(&mut bytes, &["layers.#", "layers"], &[0x92]);
+    raw(&mut bytes, &[], &[0x93, 0x92, 0, 0, 0, 0x91, 0x92, 0, 0]);
+    raw(&mut bytes, &[], &[0x93, 0x92, 0, 1, 0, 0x91, 0x92, 1, 0]);
+    bytes
+}
+
+fn hex(text: &str) -> Vec<u8> {
+    (0..text.len() / 2).map(|at| u8::from_str_radix(&text[at * 2..at * 2 + 2], 16).unwrap()).collect()
+}
+
+#[test]
+fn the_message_is_these_bytes() {
+    assert_eq!(small().to_bytes().unwrap(), golden());
+    assert_eq!(RankLayout::from_bytes(&golden()).unwrap(), small());
+}
+
+/// Computed once by hand-written Python from the definition in [`kvreshard::format::Fingerprint`]; any build must find the same.
+#[test]
+fn fingerprints_are_the_same_everywhere() {
+    for (notation, extents, dtype, expected) in [
+        (
+            "h n k[d] v[d]",
+            &[("h", 8), N, D][..],
+            "bf16",
+            "f152cbd96922eafacf97523da0df1f42954f90eae898046fcd26872eb87201b0",
+        ),
+        (
+            "n h k[d] v[d]",
+            &[("h", 8), N, D],
+            "bf16",
+            "8b53bde947c7d94d1171f5cf792a1f72209cfce01f6383a8b31b740dc5727bc7",
+        ),
+        (
+            "k[n h d] v[n h d]",
+            &[("h", 8), N, D],
+            "bf16",
+            "382d841d665b73052e55b887c4d068060741cd458640af7c1f6d6508b87c0599",
+        ),
+        (SHUFFLE, &[("h", 8), N, D], "bf16", "43ecffe98d340b1b152af121b998748492271b2dbc9a0c978f600bc1447832f3"),
+        (
+            "k[n/16 h d/8 n%16 d%8] pad[64] v[d]",
+            &[("h", 8), N, D],
+            "f16",
+            "28e1426c8b302efdecb0cd52ba548325f66b4baaf59d9b9cdb4f2e01753fce20",
+        ),
+        (
+            "c[n r] cs[n s] pad[p]",
+            &[("n", 64), ("r", 576), ("s", 8), ("p", 64)],
+            "u8",
+            "38866ab8bf0e2066d2e8fdb0178096b0936b1bb1ba8f95827eefbd71f4dabcc4",
+        ),
+        ("4 k[2 3] v[]", &[], "f8e4m3fn", "775f16f97a9dd2ad2ab399b881f055491ebf2209b4dde9c0365b52c0daf3fbfb"),
+    ] {
+        assert_eq!(format(notation, extents, dtype).fingerprint().to_string(), expected, "{notation}");
+    }
+}
+
+#[test]
+fn eighty_equal_layers_are_under_4_kib_and_a_thousand_segments_under_64() {
+    let rank =
+        Rank { layers: 80, base: 0x7f00_0000_0000, ..Rank::new("decode-7", (3, 8), SHUFFLE, 8, &[N, D]) }.build();
+    let bytes = rank.to_bytes().unwrap();
+    assert!(bytes.len() < 4 << 10, "{} bytes", bytes.len());
+    assert_eq!(RankLayout::from_bytes(&bytes).unwrap(), rank);
+
+    let planes = planes(1000);
+    let bytes = planes.to_bytes().unwrap();
+    assert!(bytes.len() < 64 << 10, "{} bytes", bytes.len());
+    assert_eq!(RankLayout::from_bytes(&bytes).unwrap(), planes);
+}
+
+/// One plane and one region a head, 10 heads a layer, at addresses that take nine bytes each.
+fn planes(count: u64) -> RankLayout {
+    let plane = format("n k[d] v[d]", &[N, D], "bf16");
+    let (bytes, heads) = (plane.page_bytes() * 64, 10);
+    let mut regions = Vec::new();
+    let mut layers = Vec::new();
+    for layer in 0..count / heads {
+        let mut segments = Vec::new();
+        for head in 0..heads {
+            let base = 0x7f12_3456_0000 + (layer * heads + head) * (bytes + 4096);
+            regions.push(Region::new(base, bytes, 0, MemoryKind::Vram).unwrap());
+            let share = Shares::new([(name("h"), Interval::new(head, head + 1).unwrap())]);
+            segments.push(Segment::new(regions.len() - 1, plane.clone(), 0, 64, plane.page_bytes(), share).unwrap());
+        }
+        layers.push(Layer::new(format!("model.layers.{layer}.attn"), segments, 0, [(name("h"), heads)]).unwrap());
+    }
+    RankLayout::new(RankParts {
+        engine: "prefill".to_owned(),
+        generation: 3,
+        position: Position::ALONE,
+        regions,
+        groups: vec![Group::PLAIN],
+        layers,
+    })
+    .unwrap()
+}
+
+#[test]
+fn names_come_back_as_they_were() {
+    for given in [
+        "",
+        "layers.0",
+        "layers.007.attn",
+        "a.1.b.22.c",
+        "#",
+        "layers.#.3",
+        "18446744073709551615",
+        "18446744073709551616",
+        "größe.3",
+        "9",
+        "1.2.3.4.5.6.7.8.9.10.11.12.13.14.15.16.17.18.19.20.21.22.23.24.25.26.27.28.29.30.31.32.33.34",
+    ] {
+        let mut parts = small().parts().clone();
+        let segment = parts.layers[0].segments().to_vec();
+        parts.layers = vec![Layer::new(given, segment, 0, [(name("h"), 2)]).unwrap()];
+        let rank = RankLayout::new(parts).unwrap();
+        let back = RankLayout::from_bytes(&rank.to_bytes().unwrap()).unwrap();
+        assert_eq!(back.layers()[0].name(), given);
+    }
+}
+
+/// A message as any other implementation might write it.
+#[derive(Clone, Serialize)]
+struct Message(u64, Body);
+
+#[derive(Clone, Serialize)]
+struct Body {
+    engine: String,
+    generation: u64,
+    place: Place,
+    regions: Vec<(u64, u64, u32, String)>,
+    groups: Vec<WireGroup>,
+    formats: Vec<Format>,
+    kinds: Vec<Kind>,
+    templates: Vec<String>,
+    layers: Vec<(Name, u64, Vec<(u64, u64)>)>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    from_the_future: Option<Vec<(String, Vec<u8>)>>,
+}
+
+#[derive(Clone, Serialize)]
+#[serde(untagged)]
+enum Name {
+    Text(String),
+    Filled(Vec<u64>),
+}
+
+#[derive(Clone, Serialize)]
+struct Place {
+    tp: (u64, u64),
+    pp: (u64, u64),
+    cp: (u64, u64, u64),
+}
+
+#[derive(Clone, Serialize)]
+struct WireGroup {
+    kind: String,
+    pages_per_block: u64,
+    tokens_per_state: (u64, u64),
+}
+
+#[derive(Clone, Serialize)]
+struct Format {
+    notation: String,
+    extents: std::collections::BTreeMap<String, u64>,
+    types: std::collections::BTreeMap<String, String>,
+    fingerprint: serde_bytes_like::Bytes,
+}
+
+/// A msgpack bin.
+mod serde_bytes_like {
+    #[derive(Clone)]
+    pub(super) struct Bytes(pub(super) Vec<u8>);
+    impl serde::Serialize for Bytes {
+        fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+            to.serialize_bytes(&self.0)
+        }
+    }
+}
+
+#[derive(Clone, Serialize)]
+struct Kind {
+    group: u64,
+    totals: std::collections::BTreeMap<String, u64>,
+    segments: Vec<(u64, u64, u64, std::collections::BTreeMap<String, (u64, u64)>)>,
+}
+
+fn message() -> Message {
+    let page = format("h n k[d] v[d]", &[("h", 1), ("n", 2), ("d", 2)], "bf16");
+    let map = |pairs: &[(&str, u64)]| pairs.iter().map(|(key, value)| ((*key).to_owned(), *value)).collect();
+    let types = [("k", "bf16"), ("v", "bf16")].map(|(c, t)| (c.to_owned(), t.to_owned())).into();
+    Message(
+        1,
+        Body {
+            engine: "prefill-0".to_owned(),
+            generation: 0,
+            place: Place { tp: (1, 2), pp: (0, 1), cp: (0, 1, 1) },
+            regions: vec![(4096, 64, 0, "DRAM".to_owned())],
+            groups: vec![WireGroup { kind: "tokens".to_owned(), pages_per_block: 1, tokens_per_state: (1, 1) }],
+            formats: vec![Format {
+                notation: page.notation().to_owned(),
+                extents: map(&[("h", 1), ("n", 2), ("d", 2)]),
+                types,
+                fingerprint: serde_bytes_like::Bytes(page.fingerprint().as_bytes().to_vec()),
+            }],
+            kinds: vec![Kind {
+                group: 0,
+                totals: map(&[("h", 2)]),
+                segments: vec![(0, 4, 16, [("h".to_owned(), (1, 2))].into())],
+            }],
+            templates: vec!["layers.#".to_owned()],
+            layers: vec![(Name::Filled(vec![0, 7]), 0, vec![(0, 0)])],
+            from_the_future: None,
+        },
+    )
+}
+
+fn refused(change: impl FnOnce(&mut Message)) -> Error {
+    let mut changed = message();
+    change(&mut changed);
+    RankLayout::from_bytes(&to_vec_named(&changed).unwrap()).unwrap_err()
+}
+
+#[test]
+fn another_implementation_is_understood_and_unknown_fields_are_ignored() {
+    let mut message = message();
+    let read = RankLayout::from_bytes(&to_vec_named(&message).unwrap()).unwrap();
+    assert_eq!((read.engine(), read.layers()[0].name()), ("prefill-0", "layers.7"));
+    message.1.from_the_future = Some(vec![("anything".to_owned(), vec![1, 2, 3])]);
+    assert_eq!(RankLayout::from_bytes(&to_vec_named(&message).unwrap()).unwrap(), read);
+}
+
+#[test]
+fn a_newer_major_version_is_refused_with_both_named() {
+    // Nothing after the version is read: a newer message may look like anything.
+    for bytes in [vec![0x92, 9, 0xc1], vec![0x92, 0xcd, 1, 0]] {
+        let Error::Version { found, supported } = RankLayout::from_bytes(&bytes).unwrap_err() else { panic!() };
+        assert!(found > supported && supported == VERSION);
+    }
+    let text = refused(|m| m.0 = 7).to_string();
+    assert!(text.contains("version 7") && text.contains("up to 1") && text.contains("upgrade"), "{text}");
+    assert!(matches!(refused(|m| m.0 = 0), Error::Wire { at, .. } if at == "version"));
+}
+
+#[test]
+fn every_field_is_checked() {
+    let wire = |error: Error| match error {
+        Error::Wire { at, problem } => format!("{at}: {problem}"),
+        other => panic!("{other}"),
+    };
+    assert!(wire(refused(|m| m.1.formats[0].fingerprint.0[3] ^= 1)).contains("fingerprints differ"));
+    assert!(wire(refused(|m| m.1.formats[0].fingerprint.0.truncate(15))).contains("fingerprints differ"));
+    assert!(wire(refused(|m| m.1.layers[0].1 = 1)).contains("a kind that is not in the message"));
+    assert!(wire(refused(|m| m.1.layers[0].1 = u64::MAX)).contains("a kind that is not in the message"));
+    assert!(wire(refused(|m| m.1.kinds[0].segments[0].0 = 1)).contains("a format that is not in the message"));
+    assert!(wire(refused(|m| m.1.layers[0].2.push((0, 0)))).contains("another count of segments"));
+    assert!(wire(refused(|m| m.1.layers[0].0 = Name::Filled(vec![]))).contains("empty array"));
+    assert!(wire(refused(|m| m.1.layers[0].0 = Name::Filled(vec![1, 0]))).contains("a template"));
+    assert!(wire(refused(|m| m.1.layers[0].0 = Name::Filled(vec![0]))).contains("another count of numbers"));
+    assert!(wire(refused(|m| m.1.layers[0].0 = Name::Filled(vec![0; 40]))).contains("more than 32 numbers"));
+    let reversed = |m: &mut Message| m.1.kinds[0].segments[0].3 = [("h".to_owned(), (2, 1))].into();
+    assert!(wire(refused(reversed)).contains("ends before it starts"));
+    assert!(matches!(refused(|m| m.1.layers[0].2[0].0 = 9), Error::Layout { field, .. } if field == "region"));
+    assert!(matches!(refused(|m| m.1.kinds[0].group = 9), Error::Layout { field, .. } if field == "group"));
+    assert!(
+        matches!(refused(|m| m.1.regions[0].3 = "HBM".to_owned()), Error::Layout { field, .. } if field == "memory kind")
+    );
+    assert!(matches!(refused(|m| m.1.regions[0].0 = u64::MAX), Error::Overflow { .. }));
+    assert!(matches!(refused(|m| m.1.kinds[0].segments[0].1 = u64::MAX), Error::Overflow { .. }));
+    assert!(
+        matches!(refused(|m| m.1.kinds[0].segments[0].2 = 15), Error::Layout { field, .. } if field == "page_stride")
+    );
+    assert!(matches!(refused(|m| m.1.layers[0].2[0].1 = 1), Error::Layout { field, .. } if field == "segment end"));
+    assert!(matches!(refused(|m| m.1.place.tp = (2, 2)), Error::Layout { field, .. } if field == "parallel rank"));
+    assert!(matches!(refused(|m| m.1.groups[0].tokens_per_state = (0, 1)), Error::Layout { .. }));
+    assert!(matches!(refused(|m| m.1.formats[0].notation = "h n k[d".to_owned()), Error::Syntax { .. }));
+    assert!(matches!(
+        refused(|m| m.1.formats[0].types = [("k".to_owned(), "fp8".to_owned())].into()),
+        Error::Format { .. }
+    ));
+    let twice = |m: &mut Message| m.1.layers.push(m.1.layers[0].clone());
+    assert!(matches!(refused(twice), Error::Layout { field, .. } if field == "layer name"));
+    assert!(matches!(refused(|m| m.1.layers.clear()), Error::Layout { field, .. } if field == "layers"));
+}
+
+#[test]
+fn bounds_are_enforced_while_reading() {
+    let text = |error: Error| error.to_string();
+    let many = |m: &mut Message| m.1.layers = vec![m.1.layers[0].clone(); MAX_LAYERS + 1];
+    assert!(text(refused(many)).contains("more than 16384 elements"), "{}", text(refused(many)));
+    let wide = |m: &mut Message| m.1.layers[0].2 = vec![(0, 0); MAX_SEGMENTS_PER_LAYER + 1];
+    assert!(text(refused(wide)).contains("more than 4096 elements"));
+    let formats = |m: &mut Message| m.1.formats = vec![m.1.formats[0].clone(); MAX_FORMATS + 1];
+    assert!(text(refused(formats)).contains("more than 1024 elements"));
+    let axes = |m: &mut Message| m.1.kinds[0].totals = (0..=MAX_TOTALS).map(|axis| (format!("a{axis}"), 1)).collect();
+    assert!(text(refused(axes)).contains("more than 8 entries"));
+    let notation = |m: &mut Message| m.1.formats[0].notation = "h ".repeat(MAX_NOTATION_BYTES);
+    assert!(text(refused(notation)).contains("more than 4096 bytes"));
+    let deep = "(".repeat(MAX_NESTING + 2) + "k[]" + &")".repeat(MAX_NESTING + 2);
+    assert!(matches!(refused(|m| m.1.formats[0].notation = deep), Error::Limit { limit: 16, .. }));
+    let name = |m: &mut Message| m.1.layers[0].0 = Name::Text("x".repeat(1025));
+    assert!(text(refused(name)).contains("1024 bytes in a layer name"));
+    // A template as long as a name may be, with numbers put in.
+    let grown = |m: &mut Message| {
+        m.1.templates[0] = format!("#{}", "x".repeat(1023));
+        m.1.layers[0].0 = Name::Filled(vec![0, u64::MAX]);
+    };
+    assert!(matches!(refused(grown), Error::Limit { found: 1043, limit: 1024, .. }));
+    let error = RankLayout::from_bytes(&vec![0x92; MAX_MESSAGE_BYTES + 1]).unwrap_err();
+    assert!(matches!(error, Error::Limit { .. }), "{error}");
+}
+
+#[test]
+fn claimed_lengths_allocate_nothing() {
+    // An array that says it has 2^32 - 1 elements, a map, a text, a bin, each where one belongs and then nothing.
+    for claim in [0xdd_u8, 0xdf, 0xdb, 0xc6] {
+        for field in ["regions", "layers", "formats", "engine", "unknown"] {
+            let mut bytes = vec![0x92, 0x01, 0x8f, 0xa0 | u8::try_from(field.len()).unwrap()];
+            bytes.extend(field.bytes());
+            bytes.extend([claim, 0xff, 0xff, 0xff, 0xff]);
+            let error = RankLayout::from_bytes(&bytes).unwrap_err();
+            assert!(matches!(error, Error::Wire { .. }), "{field}: {error}");
+        }
+    }
+    // Nesting, in a field that nobody knows.
+    let mut bytes = vec![0x92, 0x01, 0x81, 0xa1, b'x'];
+    bytes.extend(vec![0x91; 100_000]);
+    assert!(matches!(RankLayout::from_bytes(&bytes).unwrap_err(), Error::Wire { .. }));
+}
+
+#[test]
+fn every_cut_and_every_flipped_byte_is_refused_or_a_layout() {
+    let bytes = planes(20).to_bytes().unwrap();
+    for end in 0..bytes.len() {
+        let error = RankLayout::from_bytes(&bytes[..end]).unwrap_err();
+        assert!(matches!(error, Error::Wire { .. }), "cut at {end}: {error}");
+    }
+    let mut longer = bytes.clone();
+    longer.push(0xc0);
+    assert!(RankLayout::from_bytes(&longer).unwrap_err().to_string().contains("bytes follow"));
+    for at in 0..bytes.len() {
+        for flip in [1, 0x80, 0xff] {
+            let mut changed = bytes.clone();
+            changed[at] ^= flip;
+            if let Ok(layout) = RankLayout::from_bytes(&changed) {
+                assert_eq!(RankLayout::from_bytes(&layout.to_bytes().unwrap()).unwrap(), layout);
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn random_bytes_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        prop_assert!(RankLayout::from_bytes(&bytes).is_err());
+        prop_assert!(RegionTags::from_bytes(&bytes).is_err());
+    }
+
+    #[test]
+    fn random_bytes_after_a_good_head_are_refused(tail in proptest::collection::vec(any::<u8>(), 0..200), keep in 3_usize..300) {
+        let mut bytes = golden();
+        bytes.truncate(keep);
+        bytes.extend(tail);
+        if let Ok(layout) = RankLayout::from_bytes(&bytes) {
+            prop_assert_eq!(layout, small());
+        }
+    }
+}
+
+#[test]
+fn tags_and_addresses_make_the_layout_again() {
+    for rank in [small(), planes(40)] {
+        let tags = RegionTags::of(&rank);
+        let bytes = tags.to_bytes().unwrap();
+        assert_eq!(RegionTags::from_bytes(&bytes).unwrap(), tags);
+        let host: Vec<HostRegion> = rank
+            .layers()
+            .iter()
+            .flat_map(Layer::segments)
+            .map(|segment| {
+                let region = rank.regions()[segment.region()];
+                HostRegion {
+                    base: region.base() + segment.offset(),
+                    page_bytes: segment.format().page_bytes(),
+                    page_stride: segment.page_stride(),
+                    pages: segment.pages(),
+                    device: region.device(),
+                    memory: region.memory(),
+                }
+            })
+            .collect();
+        let joined = RegionTags::from_bytes(&bytes).unwrap().join(rank.engine(), rank.generation(), &host).unwrap();
+        assert_eq!(joined, rank);
+
+        let mut other = host.clone();
+        other[1].page_bytes *= 2;
+        let error = tags.join("e", 0, &other).unwrap_err();
+        assert!(matches!(error, Error::Layout { layer: Some(_), field, .. } if field == "page bytes of the host"));
+        let error = tags.join("e", 0, &host[1..]).unwrap_err();
+        assert!(matches!(error, Error::Layout { field, .. } if field == "regions of the host"));
+        let mut partly = tags.clone();
+        partly.regions[0] = None;
+        let back = RegionTags::from_bytes(&partly.to_bytes().unwrap()).unwrap();
+        assert_eq!(back, partly);
+        // A layer that is described in part is one of fewer segments; one without any tag is left out.
+        let left = back.join("e", 0, &host).unwrap();
+        let segments = |layout: &RankLayout| layout.layers().iter().map(|layer| layer.segments().len()).sum::<usize>();
+        assert_eq!(segments(&left), segments(&rank) - 1);
+    }
+}
+
+#[test]
+fn a_host_without_addresses_sends_little() {
+    let rank = Rank { layers: 80, ..Rank::new("d", (0, 1), SHUFFLE, 8, &[N, D]) }.build();
+    let bytes = RegionTags::of(&rank).to_bytes().unwrap();
+    assert!(bytes.len() < 1024, "{}", bytes.len());
+}
+
+#[test]
+fn position_is_part_of_the_message() {
+    let rank = small();
+    assert_eq!(RankLayout::from_bytes(&rank.to_bytes().unwrap()).unwrap().position(), position((1, 2)));
+}
