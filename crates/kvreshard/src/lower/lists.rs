@@ -1,6 +1,7 @@
 //! Ids for prepared rows, and exact coalesced lists.
 
 use crate::error::{Error, Result};
+use crate::layout::RankLayout;
 use crate::plan::{Copy, Run};
 use crate::units::{add, mul, sub, wide};
 
@@ -31,6 +32,15 @@ struct Placed {
     local_region: usize,
     run: Run,
     remote_region: usize,
+}
+
+impl Placed {
+    /// Whether `next` begins where this ends, on both sides and in the same regions.
+    fn touches(&self, next: &Self) -> bool {
+        (self.local_region, self.remote_region) == (next.local_region, next.remote_region)
+            && self.run.local.checked_add(self.run.len) == Some(next.run.local)
+            && self.run.remote.checked_add(self.run.len) == Some(next.run.remote)
+    }
 }
 
 impl Pairing<'_> {
@@ -122,6 +132,109 @@ impl Pairing<'_> {
     /// [`Error::Overflow`] when an address does not fit.
     pub fn lists(&self, prepared: &[Prepared], list: usize) -> Result<Vec<Descriptor>> {
         let Some(of) = prepared.get(list) else { return Ok(Vec::new()) };
+        let mut runs = Vec::new();
+        self.joined(prepared, list, of, |run| runs.push(run))?;
+        let mut list = Vec::with_capacity(runs.len());
+        for one in runs {
+            list.push(Descriptor {
+                local: one.run.local,
+                remote: one.run.remote,
+                length: one.run.len,
+                local_device: region(self.plan.local(), one.local_region)?.device(),
+                remote_device: region(self.plan.remote(), one.remote_region)?.device(),
+            });
+        }
+        Ok(list)
+    }
+
+    /// The same as NIXL's Nx3 tables (address, length, device) of both sides, into buffers that are cleared and can be reused.
+    ///
+    /// # Errors
+    /// As [`lists`](Self::lists).
+    pub fn write_lists(
+        &self,
+        prepared: &[Prepared],
+        list: usize,
+        local: &mut Vec<u64>,
+        remote: &mut Vec<u64>,
+    ) -> Result<()> {
+        local.clear();
+        remote.clear();
+        let Some(of) = prepared.get(list) else { return Ok(()) };
+        let devices = |layout: &RankLayout| -> Vec<u64> {
+            layout.regions().iter().map(|region| u64::from(region.device())).collect()
+        };
+        let (here, there) = (devices(self.plan.local()), devices(self.plan.remote()));
+        let device = |devices: &[u64], region: usize| devices.get(region).copied().unwrap_or_default();
+        self.joined(prepared, list, of, |one| {
+            local.extend_from_slice(&[one.run.local, one.run.len, device(&here, one.local_region)]);
+            remote.extend_from_slice(&[one.run.remote, one.run.len, device(&there, one.remote_region)]);
+        })
+    }
+
+    /// Hands over every joined run.
+    fn joined(&self, prepared: &[Prepared], list: usize, of: &Prepared, mut out: impl FnMut(Placed)) -> Result<()> {
+        if self.ascends(of) {
+            self.in_order(of, out);
+        } else {
+            self.sorted(prepared, list, of)?.into_iter().for_each(&mut out);
+        }
+        Ok(())
+    }
+
+    /// Whether the order lane, page, run is the order of local addresses in every region, so that nothing need be sorted.
+    fn ascends(&self, of: &Prepared) -> bool {
+        let mut ends: Vec<u64> = vec![0; self.plan.local().regions().len()];
+        let mut lane_ascends = |strands: &[Strand]| {
+            let (first, last) = (strands.first()?, strands.last()?);
+            let pages = &self.cell(first)?.local;
+            let (Some(lowest), Some(highest)) = (pages.first(), pages.last()) else { return Some(()) };
+            let reach = last.local.address.checked_add(last.local.length)?.checked_sub(first.local.address)?;
+            let end = ends.get_mut(first.local_region)?;
+            let start = address(first.local.address, *lowest, first.local.stride).ok()?;
+            let fits = (pages.len() == 1 || reach <= first.local.stride) && start >= *end;
+            *end = address(last.local.address, *highest, last.local.stride).ok()?.checked_add(last.local.length)?;
+            fits.then_some(())
+        };
+        self.partial.is_empty() && of.strands.chunk_by(|a, b| a.lane == b.lane).all(|lane| lane_ascends(lane).is_some())
+    }
+
+    /// Joins runs in the order lane, page, run.
+    fn in_order(&self, of: &Prepared, mut out: impl FnMut(Placed)) {
+        let mut open: Option<Placed> = None;
+        for strands in of.strands.chunk_by(|a, b| a.lane == b.lane) {
+            let Some(pages) = strands.first().and_then(|first| self.cell(first)) else { continue };
+            for (here, there) in pages.local.iter().zip(&pages.remote) {
+                let (here, there) = (u64::from(here.unsigned_abs()), u64::from(there.unsigned_abs()));
+                for strand in strands {
+                    // Cannot wrap: the page is below the row's count, and the row's last address was checked.
+                    let next = Placed {
+                        local_region: strand.local_region,
+                        remote_region: strand.remote_region,
+                        run: Run {
+                            local: strand.local.address.wrapping_add(here.wrapping_mul(strand.local.stride)),
+                            remote: strand.remote.address.wrapping_add(there.wrapping_mul(strand.remote.stride)),
+                            len: strand.local.length,
+                        },
+                    };
+                    match &mut open {
+                        Some(last) if last.touches(&next) => last.run.len = last.run.len.wrapping_add(next.run.len),
+                        _ => {
+                            if let Some(done) = open.replace(next) {
+                                out(done);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        if let Some(done) = open {
+            out(done);
+        }
+    }
+
+    /// All runs, sorted by local address and joined.
+    fn sorted(&self, prepared: &[Prepared], list: usize, of: &Prepared) -> Result<Vec<Placed>> {
         let mut placed = Vec::new();
         for strand in &of.strands {
             let Some(pages) = self.cell(strand) else { continue };
@@ -150,28 +263,12 @@ impl Pairing<'_> {
         placed.sort_unstable();
         let mut joined: Vec<Placed> = Vec::with_capacity(placed.len());
         for next in placed {
-            match joined.last_mut() {
-                Some(last)
-                    if (last.local_region, last.remote_region) == (next.local_region, next.remote_region)
-                        && last.run.local.checked_add(last.run.len) == Some(next.run.local)
-                        && last.run.remote.checked_add(last.run.len) == Some(next.run.remote) =>
-                {
-                    last.run.len = add(last.run.len, next.run.len, "descriptor length")?;
-                }
-                _ => joined.push(next),
+            match joined.last_mut().filter(|last| last.touches(&next)) {
+                Some(last) => last.run.len = add(last.run.len, next.run.len, "descriptor length")?,
+                None => joined.push(next),
             }
         }
-        let mut list = Vec::with_capacity(joined.len());
-        for one in joined {
-            list.push(Descriptor {
-                local: one.run.local,
-                remote: one.run.remote,
-                length: one.run.len,
-                local_device: region(self.plan.local(), one.local_region)?.device(),
-                remote_device: region(self.plan.remote(), one.remote_region)?.device(),
-            });
-        }
-        Ok(list)
+        Ok(joined)
     }
 
     /// The runs of cells that are wanted in part, worked out once for each kind of layer.

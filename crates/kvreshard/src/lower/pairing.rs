@@ -99,6 +99,11 @@ impl<'a> Pairing<'a> {
         Ok(pairing)
     }
 
+    /// The plan that the pages are paired for.
+    pub const fn plan(&self) -> &Plan {
+        self.plan
+    }
+
     /// Whether prepared rows can serve the request. They cannot when the wanted tokens begin inside a row; their end is rounded up
     /// to the row's end, inside pages that the request owns alone.
     pub fn fits_rows(&self) -> bool {
@@ -115,7 +120,7 @@ impl<'a> Pairing<'a> {
         out: &mut [CellPages],
     ) -> Result<()> {
         let writes = self.plan.direction().destination();
-        let (to, from) = if writes == Side::Local { (local, remote) } else { (remote, local) };
+        let to = if writes == Side::Local { local } else { remote };
         if to.ids.is_empty() || tokens.is_empty() {
             return Ok(());
         }
@@ -130,47 +135,71 @@ impl<'a> Pairing<'a> {
         let mut turn = div(wanted.start(), period.states, term)?;
         let turns = div_ceil(wanted.end(), period.states, term)?;
         while turn < turns {
-            let base = mul(turn, period.states, term)?;
-            for (index, cell) in period.cells.iter().enumerate() {
-                let reach = shifted(cell.reach, base)?;
-                let Some(part) = reach.intersect(wanted) else { continue };
-                let numbers = |pages: u64, page: u64| add(mul(turn, pages, term)?, page, term);
-                let here = local.page(numbers(period.local_pages, cell.local_page)?, local.side == writes)?;
-                let there = remote.page(numbers(period.remote_pages, cell.remote_page)?, remote.side == writes)?;
-                let clip = Interval::new(sub(part.start(), base, term)?, sub(part.end(), base, term)?)
-                    .ok_or_else(|| Error::overflow(term))?;
-                let (target, source) = if writes == Side::Local { (here, there) } else { (there, here) };
-                match (target, source) {
-                    // Pages before the destination's first block are there already.
-                    (None, _) => {}
-                    (Some(page), None) if from.windowed || to.windowed => {
-                        self.lay_bare(pair, cell, page, clip, writes)?
-                    }
-                    (Some(_), None) => {
-                        let found = from.first_token_text();
-                        return Err(from.bad("first block", found, format!("at or before state {}", part.start())));
-                    }
-                    (Some(page), Some(other)) => {
-                        let (here, there) = if writes == Side::Local { (page, other) } else { (other, page) };
-                        let pages = out.get_mut(index).ok_or_else(|| Error::overflow("cell index"))?;
-                        pages.local.push(here);
-                        pages.remote.push(there);
-                        if part != reach {
-                            self.partial.push(Partial {
-                                pair,
-                                cell: index,
-                                local_page: here,
-                                remote_page: there,
-                                states: clip,
-                                front: part.start() > reach.start(),
-                            });
-                        }
+            self.pair_turn(pair, period, (local, remote), turn, wanted, out)?;
+            turn = add(turn, 1, term)?;
+            // Between the first and the last turn, equal pages pair one to one: whole stretches of both lists.
+            let inner = sub(turns, turn, term)?.saturating_sub(1);
+            if let Some((here, there)) = straight(period, local, remote, turn, inner) {
+                let pages = out.first_mut().ok_or_else(|| Error::overflow("cell index"))?;
+                pages.local.extend_from_slice(here);
+                pages.remote.extend_from_slice(there);
+                turn = add(turn, inner, term)?;
+            }
+        }
+        self.lay_tail_bare(pair, to, wanted)
+    }
+
+    /// Pairs the cells of one turn of the period.
+    fn pair_turn(
+        &mut self,
+        pair: usize,
+        period: &Period,
+        sides: (&SidePages<'_>, &SidePages<'_>),
+        turn: u64,
+        wanted: Interval,
+        out: &mut [CellPages],
+    ) -> Result<()> {
+        let term = "state of a period";
+        let (local, remote) = sides;
+        let writes = self.plan.direction().destination();
+        let (to, from) = if writes == Side::Local { sides } else { (remote, local) };
+        let base = mul(turn, period.states, term)?;
+        for (index, cell) in period.cells.iter().enumerate() {
+            let reach = shifted(cell.reach, base)?;
+            let Some(part) = reach.intersect(wanted) else { continue };
+            let numbers = |pages: u64, page: u64| add(mul(turn, pages, term)?, page, term);
+            let here = local.page(numbers(period.local_pages, cell.local_page)?, local.side == writes)?;
+            let there = remote.page(numbers(period.remote_pages, cell.remote_page)?, remote.side == writes)?;
+            let clip = Interval::new(sub(part.start(), base, term)?, sub(part.end(), base, term)?)
+                .ok_or_else(|| Error::overflow(term))?;
+            let (target, source) = if writes == Side::Local { (here, there) } else { (there, here) };
+            match (target, source) {
+                // Pages before the destination's first block are there already.
+                (None, _) => {}
+                (Some(page), None) if from.windowed || to.windowed => self.lay_bare(pair, cell, page, clip, writes)?,
+                (Some(_), None) => {
+                    let found = from.first_token_text();
+                    return Err(from.bad("first block", found, format!("at or before state {}", part.start())));
+                }
+                (Some(page), Some(other)) => {
+                    let (here, there) = if writes == Side::Local { (page, other) } else { (other, page) };
+                    let pages = out.get_mut(index).ok_or_else(|| Error::overflow("cell index"))?;
+                    pages.local.push(here);
+                    pages.remote.push(there);
+                    if part != reach {
+                        self.partial.push(Partial {
+                            pair,
+                            cell: index,
+                            local_page: here,
+                            remote_page: there,
+                            states: clip,
+                            front: part.start() > reach.start(),
+                        });
                     }
                 }
             }
-            turn = add(turn, 1, term)?;
         }
-        self.lay_tail_bare(pair, to, wanted)
+        Ok(())
     }
 
     /// Wanted states whose source page is outside the window that the source kept.
@@ -320,6 +349,28 @@ fn settle(pages: &mut CellPages, writes: Side, local: usize, remote: usize) -> R
             expected: "each destination page once".to_owned(),
         }),
     }
+}
+
+/// The ids of `turns` turns from `turn` on, where every turn is one page on both sides, a block is a page, and every id is in range;
+/// `None` where that does not hold, and the turns are paired one by one with whatever error there is.
+fn straight<'a>(
+    period: &Period,
+    local: &SidePages<'a>,
+    remote: &SidePages<'a>,
+    turn: u64,
+    turns: u64,
+) -> Option<(&'a [i32], &'a [i32])> {
+    if turns == 0 || (period.cells.len(), period.local_pages, period.remote_pages) != (1, 1, 1) {
+        return None;
+    }
+    let stretch = |side: &SidePages<'a>| {
+        let start = usize::try_from(turn.checked_sub(side.first)?).ok()?;
+        let end = start.checked_add(usize::try_from(turns).ok()?)?;
+        let ids = side.ids.get(start..end).filter(|_| side.ratio == 1)?;
+        let (least, most) = ids.iter().fold((i32::MAX, 0), |(least, most), id| (least.min(*id), most.max(*id)));
+        (least >= 0 && u64::try_from(most).ok()? < side.limit).then_some(ids)
+    };
+    Some((stretch(local)?, stretch(remote)?))
 }
 
 fn shifted(interval: Interval, by: u64) -> Result<Interval> {

@@ -37,6 +37,8 @@ pub struct Row {
 /// One run on both sides, for every page.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Strand {
+    /// Strands of one lane follow one another, in ascending addresses.
+    pub(crate) lane: usize,
     pub(crate) pair: usize,
     pub(crate) cell: usize,
     pub(crate) local_region: usize,
@@ -111,15 +113,46 @@ impl Prepared {
     /// # Errors
     /// [`Error::Overflow`] when an address does not fit.
     pub fn flat(&self, side: Side) -> Result<Vec<u64>> {
-        let descriptors = index(mul(self.descriptors(side), 3, "flat table")?, "flat table")?;
-        let mut table = Vec::with_capacity(descriptors);
-        for row in self.rows(side) {
-            for page in 0..row.count {
-                let shift = mul(page, row.stride, "descriptor address")?;
-                table.extend([add(row.address, shift, "descriptor address")?, row.length, row.device]);
-            }
-        }
+        let mut table = vec![0; self.flat_len(side)?];
+        self.write_flat(side, &mut table)?;
         Ok(table)
+    }
+
+    /// How many numbers the Nx3 table of `side` has.
+    ///
+    /// # Errors
+    /// [`Error::Overflow`] when they are more than this platform can index.
+    pub fn flat_len(&self, side: Side) -> Result<usize> {
+        index(mul(self.descriptors(side), 3, "flat table")?, "flat table")
+    }
+
+    /// As [`flat`](Self::flat), into a buffer of [`flat_len`](Self::flat_len) numbers.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] when the buffer has another length, [`Error::Overflow`] when an address does not fit.
+    pub fn write_flat(&self, side: Side, out: &mut [u64]) -> Result<()> {
+        let expected = self.flat_len(side)?;
+        if out.len() != expected {
+            return Err(Error::limit("numbers of a flat table", wide(out.len()), wide(expected)));
+        }
+        let mut rest = out;
+        for row in self.rows(side) {
+            let numbers = index(mul(row.count, 3, "flat table")?, "flat table")?;
+            let (front, after) = rest.split_at_mut_checked(numbers).ok_or_else(|| Error::overflow("flat table"))?;
+            // The last address is checked; the loop cannot reach beyond it, so its sums may wrap without a check.
+            add(
+                row.address,
+                mul(row.count.saturating_sub(1), row.stride, "descriptor address")?,
+                "descriptor address",
+            )?;
+            let mut address = row.address;
+            for descriptor in front.chunks_exact_mut(3) {
+                descriptor.copy_from_slice(&[address, row.length, row.device]);
+                address = address.wrapping_add(row.stride);
+            }
+            rest = after;
+        }
+        Ok(())
     }
 }
 
@@ -133,7 +166,7 @@ impl Plan {
         let mut lists: Vec<Prepared> = Vec::new();
         let mut runs: Vec<Run> = Vec::new();
         let mut rows = 0;
-        for lane in self.lanes() {
+        for (lane_index, lane) in self.lanes().iter().enumerate() {
             let here = region(self.local(), lane.local.region)?;
             let there = region(self.remote(), lane.remote.region)?;
             let memory = (here.memory(), there.memory());
@@ -151,6 +184,7 @@ impl Plan {
                 let (local, remote) = (&lane.local, &lane.remote);
                 let list = open_list(&mut lists, memory, (local.pages, remote.pages))?;
                 list.strands.push(Strand {
+                    lane: lane_index,
                     pair: lane.pair,
                     cell: lane.cell,
                     local_region: local.region,
