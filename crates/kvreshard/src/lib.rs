@@ -3,6 +3,7 @@
 //! A page format is a nest of loops ([`format`]); a rank's memory is layers of strided page segments ([`layout`]); what one
 //! engine needs from another is a route; what one rank sends another is a [`plan`].
 
+pub mod check;
 pub mod cost;
 pub mod engine;
 pub mod error;
