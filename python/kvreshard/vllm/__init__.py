@@ -4,6 +4,6 @@ Switched on with ``--kv-transfer-config '{"kv_connector": "NixlConnector", "kv_c
 "kvreshard.vllm", ...}'``; ``NixlPushConnector`` is the one that pushes.
 """
 
-from kvreshard.vllm.connector import NixlConnector, NixlPullConnector
+from kvreshard.vllm.connector import NixlConnector, NixlPullConnector, NixlPushConnector
 
-__all__ = ["NixlConnector", "NixlPullConnector"]
+__all__ = ["NixlConnector", "NixlPullConnector", "NixlPushConnector"]

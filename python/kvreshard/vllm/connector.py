@@ -9,9 +9,11 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector import (
     NixlBaseConnector,
 )
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector import NixlPullConnector as StockPullConnector
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector import NixlPushConnector as StockPushConnector
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import NixlPullConnectorScheduler
 
 from kvreshard.vllm.pull import PlannedPullWorker
+from kvreshard.vllm.push import PlannedPushScheduler, PlannedPushWorker
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -29,6 +31,23 @@ class NixlPullConnector(StockPullConnector):
             made = (NixlPullConnectorScheduler(vllm_config, self.engine_id, kv_cache_config), None)
         elif role == KVConnectorRole.WORKER:
             made = (None, PlannedPullWorker(vllm_config, self.engine_id, kv_cache_config))
+        self.connector_scheduler, self.connector_worker = made
+
+
+class NixlPushConnector(StockPushConnector):
+    """vLLM's push connector with transfers planned by kvreshard."""
+
+    def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
+        NixlBaseConnector.__init__(self, vllm_config, role, kv_cache_config)
+        if vllm_config.parallel_config.decode_context_parallel_size > 1:
+            raise ValueError("NixlPushConnector does not support decode_context_parallel_size > 1.")
+        made: tuple[Any, Any] = (None, None)
+        if role == KVConnectorRole.SCHEDULER:
+            made = (PlannedPushScheduler(vllm_config, self.engine_id, kv_cache_config), None)
+        elif role == KVConnectorRole.WORKER:
+            made = (None, PlannedPushWorker(vllm_config, self.engine_id, kv_cache_config))
+        else:
+            raise ValueError(f"Unsupported KVConnectorRole: {role}")
         self.connector_scheduler, self.connector_worker = made
 
 

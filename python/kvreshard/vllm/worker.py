@@ -238,11 +238,17 @@ class PlannedWorker:
         self, metadata: Any, rank: int, size: int, pp_size: int, notif_agents_only: bool
     ) -> list[int] | None:
         """The ranks of a planned engine to meet; `None` for one that is left to vLLM."""
-        judged = self._judge(metadata, (rank, size), pp_size)
+        # Who only hears of a push is its destination: the same pairs of ranks, seen as a read.
+        direction: Direction = "read" if notif_agents_only else self._DIRECTION
+        judged = self._judge(metadata, (rank, size), pp_size, direction)
         return None if judged is None else judged[0].ranks
 
     def _judge(
-        self, metadata: Any, place: tuple[int, int], pp_size: int = 1
+        self,
+        metadata: Any,
+        place: tuple[int, int],
+        pp_size: int = 1,
+        direction: Direction | None = None,
     ) -> tuple[Peer, kvr.RankLayout] | None:
         """How the peer's rank at TP `place` is served: planned for, or `None` for vLLM's own geometry.
 
@@ -250,11 +256,12 @@ class PlannedWorker:
             kvreshard.Error: It must not be served: its pages are not known, or do not fit ours.
         """
         mine = self.description
+        direction = direction or self._DIRECTION
         encoded = getattr(metadata, "kvreshard", None)
         tag = None if encoded is None else tags.decode(encoded)
         one_stage = pp_size == 1 and self.pp_size == 1  # type: ignore[attr-defined]
         if tag is None:
-            return self._judge_untagged(metadata, place, one_stage)
+            return self._judge_untagged(metadata, place, one_stage, direction)
         theirs = None if tag.layout is None else kvr.RankLayout.from_bytes(tag.layout)
         if mine.layout is not None and theirs is not None and one_stage:
             if theirs.engine != metadata.engine_id or theirs.tp != place:
@@ -264,7 +271,7 @@ class PlannedWorker:
                     field="tag",
                     remedy="ask the peer's own side channel",
                 )
-            return self._meet(mine.layout, theirs, tagged=True), theirs
+            return self._meet(mine.layout, theirs, direction, tagged=True), theirs
         if mine.standard and tag.standard and metadata.block_size == self.block_size:  # type: ignore[attr-defined]
             return None
         if self.options.assume_untagged == "standard":
@@ -284,7 +291,7 @@ class PlannedWorker:
         )
 
     def _judge_untagged(
-        self, metadata: Any, place: tuple[int, int], one_stage: bool
+        self, metadata: Any, place: tuple[int, int], one_stage: bool, direction: Direction
     ) -> tuple[Peer, kvr.RankLayout] | None:
         mine, options = self.description, self.options
         if options.untagged == "refuse":
@@ -301,7 +308,7 @@ class PlannedWorker:
             )
             theirs = assume(self, mine, metadata, place) if one_stage else None
             if theirs is not None:
-                return self._meet(mine.layout, theirs, tagged=False), theirs
+                return self._meet(mine.layout, theirs, direction, tagged=False), theirs
             if metadata.block_size == self.block_size:  # type: ignore[attr-defined]
                 return None
         if options.assume_untagged == "standard":
@@ -318,11 +325,17 @@ class PlannedWorker:
             remedy='run kvreshard on the peer, or set assume_untagged="standard"',
         )
 
-    def _meet(self, mine: kvr.RankLayout, theirs: kvr.RankLayout, *, tagged: bool) -> Peer:
+    def _meet(
+        self, mine: kvr.RankLayout, theirs: kvr.RankLayout, direction: Direction, *, tagged: bool
+    ) -> Peer:
         known = self.peers.get(theirs.engine)
-        if known is not None and all(layout.generation == theirs.generation for layout in known.layouts.values()):
+        if (
+            known is not None
+            and known.route.direction == direction
+            and all(layout.generation == theirs.generation for layout in known.layouts.values())
+        ):
             return known
-        return meet(mine, theirs, self._DIRECTION, tagged=tagged)
+        return meet(mine, theirs, direction, tagged=tagged)
 
     # What is prepared.
 
