@@ -8,10 +8,13 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from tests.connector_rank import Spec, host, placed, publish, request, running, wait
+from tests.connector_rank import Spec, await_events, host, placed, publish, request, running, wait
 
 pytest.importorskip("nixl")
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
+
+import torch
+
 from kvreshard.nixl import Connector, NotRegistered, clearing
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA or ROCm device")
@@ -47,6 +50,24 @@ def test_pages_move_between_devices_and_the_rest_is_cleared(there_on: str, direc
                 expected[[0, 15]] = unchanged[[7, 2]]
                 expected[15, :, 5:] = 0
                 np.testing.assert_array_equal(target, expected)
+
+
+def test_layers_in_both_kinds_of_memory_are_one_request() -> None:
+    spec = Spec("here", engine="decode", device="cuda")
+    arrays = spec.arrays(1)
+    mine = [placed(spec, arrays)[0], arrays[1]]
+    with running(Spec("there", device="cuda")) as (there,), Connector("here") as here:
+        publish(here, spec, mine)
+        there.call("expect", "r", {"readers": 1})
+        peer = here.connect(there.call("metadata"))
+        here.read(peer, request((0, 21), [7, 2], [0, 15]), id="r")
+        (finished,) = wait(here, "Finished")
+        assert len(finished.transfers) == 2
+        await_events(there, here, ("Released", "r"))
+        for layer, source in enumerate(there.call("pages", during=here)):
+            expected = source[[0, 15]].view(np.uint16).reshape(2, 8, 16, 64)
+            expected[1, :, 5:] = 0
+            np.testing.assert_array_equal(host(mine[layer])[[7, 2]].view(np.uint16).reshape(2, 8, 16, 64), expected)
 
 
 def test_reads_do_not_fall_back_to_tcp() -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,8 +29,9 @@ from kvreshard.nixl import (
     TransferError,
 )
 
-# Over TCP a transfer needs its peer's process, so stopping that holds the transfer; shared memory would not notice.
-TCP = {"UCX_TLS": "tcp"}
+# Over TCP a transfer needs its peer's process, so stopping that holds the transfer; shared memory would not notice. NIXL
+# makes no agent beside an NVIDIA device without the copy transport.
+TCP = {"UCX_TLS": "tcp,cuda_copy" if Path("/dev/nvidiactl").exists() else "tcp"}
 
 HERE = Spec("here", engine="decode", pages=64)
 THERE = Spec("there", pages=64, environment=TCP)
@@ -38,7 +40,7 @@ ALL = list(range(64))
 
 @pytest.fixture
 def tcp(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UCX_TLS", "tcp")
+    monkeypatch.setenv("UCX_TLS", TCP["UCX_TLS"])
 
 
 @pytest.fixture

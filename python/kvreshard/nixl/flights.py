@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import kvreshard as kvr
 
-from .errors import NixlError, PeerBusy, PeerLost, TransferError
+from .errors import NixlError, PeerBusy, PeerLost, TransferError, Untracked
 from .events import Direction, Event, Failed, Freed, PeerDown
 from .issue import Issuer
 from .peer import Peer
@@ -101,7 +101,7 @@ class Flights:
         for leg in (leg for transfer in hit for leg in transfer.legs if leg.peer is peer):
             if leg.state == "running":
                 leg.error = leg.error or error
-            elif leg.state == "stuck":
+            elif leg.state == "stuck" and not isinstance(leg.error, Untracked):
                 leg.cancel()
         self.events.append(PeerDown(peer.name, error, tuple(transfer.id for transfer in hit)))
         self._advance([transfer for transfer in hit if not transfer.over], time.monotonic())

@@ -6,7 +6,8 @@ Nothing moves here: handles are made, so that whatever is refused is refused bef
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,8 @@ from .memory import Memory
 from .peer import Peer
 from .transfer import Leg, Stage
 
+Kind = Literal["DRAM", "VRAM"]
+
 OPERATIONS: dict[Direction, Operation] = {"read": "READ", "write": "WRITE"}
 
 ZEROS = 64 << 10
@@ -28,33 +31,44 @@ ZEROS = 64 << 10
 
 
 @dataclass(frozen=True)
-class Choice:
-    """How a request goes to one peer: `posted` descriptors; `ids` of prepared rows, or exact `lists`."""
+class Piece:
+    """What one handle moves: a part of the plan, and so one memory kind a side; `ids` of prepared rows, or exact
+    `lists`.
+    """
 
+    part: int
+    memory: tuple[Kind, Kind]
     posted: int
     bytes: int
     ids: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]] | None
     lists: tuple[Rows, Rows]
 
 
-def choose(plan: kvr.Plan, request: kvr.Request) -> Choice:
+def choose(plan: kvr.Plan, request: kvr.Request) -> list[Piece]:
     """Prepared ids or exact lists, whichever posts less; ids where both post the same, since NIXL has checked those
     rows.
 
     NIXL joins consecutive ids, but only inside a dense row; exact lists are joined by the planner across rows and
     layers. An interval that begins inside a row can only go by an exact list.
     """
-    lists = plan.lists(request)
-    exact = Choice(posted=len(lists[0]), bytes=int(lists[0][:, 1].sum()), ids=None, lists=lists)
-    if not exact.posted:
-        return exact
+    exact = []
+    for part, memory in enumerate(plan.parts):
+        lists = plan.lists(request, part=part)
+        if count := len(lists[0]):
+            exact.append(Piece(part, memory, count, int(lists[0][:, 1].sum()), None, lists))
+    if not exact:
+        return []
     try:
         posted = plan.posted(request)
-        if posted > exact.posted:
-            return exact
-        return Choice(posted=posted, bytes=exact.bytes, ids=plan.ids(request), lists=lists)
-    except (kvr.RequestError, kvr.LimitExceeded):
+    except kvr.RequestError:
         return exact
+    if posted > sum(piece.posted for piece in exact):
+        return exact
+    numbered = []
+    for piece in exact:
+        ids = plan.ids(request, part=piece.part)
+        numbered.append(replace(piece, ids=ids, posted=posted if len(exact) == 1 else len(ids[0])))
+    return numbered
 
 
 class Issuer:
@@ -74,42 +88,46 @@ class Issuer:
         comes after the transfer, on this rank by hand and on a peer by a second transfer.
         """
         plan = peer.plan(direction)
-        chosen = choose(plan, request)
-        bare = plan.zero(request) if zero else np.zeros((0, 3), np.uint64)
-        ours, theirs = peer.memory() if chosen.posted or len(bare) else ("DRAM", "DRAM")
-        if len(bare) and direction == "write":
-            stages = self._main(peer, chosen, direction, (ours, theirs), b"")
-            try:
-                stages.append(self._clear_remote(peer, bare, theirs, notice))
-            except NixlError:
-                for stage in stages:
-                    self._agent.release(stage.handle)
-                raise
-            return Leg(self._agent, peer, stages, notice), None
+        pieces = choose(plan, request)
+        bare = self._bare(plan, request, peer.layout if direction == "write" else plan.local) if zero else []
         later = None
-        if len(bare):
-            clearing.require(ours)
-            self._memory.check(bare, ours)
-            later = _Clear(bare, ours, self._memory)
-        return Leg(self._agent, peer, self._main(peer, chosen, direction, (ours, theirs), notice), notice), later
-
-    def _main(
-        self, peer: Peer, chosen: Choice, direction: Direction, memory: tuple[str, str], notice: bytes
-    ) -> list[Stage]:
-        if not chosen.posted:
-            return []
-        operation = OPERATIONS[direction]
+        if bare and direction == "read":
+            for rows, kind in bare:
+                clearing.require(kind)
+                self._memory.check(rows, kind)
+            later, bare = _Clear(bare, self._memory), []
+        count = len(pieces) + len(bare)
+        messages = [b""] * (count - 1) + [notice]
+        stages: list[Stage] = []
         try:
-            if chosen.ids is not None:
-                local, remote = peer.prepared(direction)
-                handle = self._agent.make_prepared(operation, local, chosen.ids[0], remote, chosen.ids[1], notice)
-            else:
-                ours, theirs = ((rows, kind) for rows, kind in zip(chosen.lists, memory, strict=True))
-                handle = self._agent.make_exact(operation, peer.name, ours, theirs, notice)
+            for piece in pieces:
+                stages.append(self._move(peer, piece, direction, messages[len(stages)]))
+            for rows, kind in bare:
+                stages.append(self._clear_remote(peer, rows, kind, messages[len(stages)]))
         except NixlError as error:
             error.peer = error.peer or peer.name
+            for stage in stages:
+                self._agent.release(stage.handle)
             raise
-        return [Stage(handle, chosen.ids is not None, chosen.posted, chosen.bytes)]
+        return Leg(self._agent, peer, stages, notice), later
+
+    @staticmethod
+    def _bare(plan: kvr.Plan, request: kvr.Request, target: kvr.RankLayout) -> list[tuple[Rows, Kind]]:
+        """Bytes of the target's pages that no transfer covers, by memory kind."""
+        kinds: list[Kind] = ["DRAM", "VRAM"]
+        present = {region.memory for region in target.regions}
+        found: list[tuple[Rows, Kind]] = [(plan.zero(request, memory=kind), kind) for kind in kinds if kind in present]
+        return [(rows, kind) for rows, kind in found if len(rows)]
+
+    def _move(self, peer: Peer, piece: Piece, direction: Direction, notice: bytes) -> Stage:
+        operation = OPERATIONS[direction]
+        if piece.ids is not None:
+            local, remote = peer.prepared(direction, piece.part)
+            handle = self._agent.make_prepared(operation, local, piece.ids[0], remote, piece.ids[1], notice)
+        else:
+            ours, theirs = zip(piece.lists, piece.memory, strict=True)
+            handle = self._agent.make_exact(operation, peer.name, ours, theirs, notice)
+        return Stage(handle, piece.ids is not None, piece.posted, piece.bytes)
 
     def _clear_remote(self, peer: Peer, bare: Rows, memory: str, notice: bytes) -> Stage:
         if self._zeros is None:
@@ -132,9 +150,9 @@ class Issuer:
 class _Clear:
     """Clears rows of this rank when called."""
 
-    rows: Rows
-    kind: str
+    bare: list[tuple[Rows, Kind]]
     memory: Memory
 
     def __call__(self) -> None:
-        clearing.clear(self.rows, self.kind, self.memory)
+        for rows, kind in self.bare:
+            clearing.clear(rows, kind, self.memory)

@@ -6,7 +6,6 @@ A descriptor must lie inside one registration, so a tensor is registered by its 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -179,12 +178,6 @@ class Memory:
                 failure = failure or error
         if failure is not None:
             raise failure
-
-
-def memory_kind(layout: kvr.RankLayout) -> str:
-    """The one memory kind of a layout's regions; "MIXED" when there are two."""
-    kinds: Sequence[str] = sorted({region.memory for region in layout.regions})
-    return kinds[0] if len(kinds) == 1 else "MIXED"
 
 
 def _region_of(value: Any) -> tuple[kvr.Region, object]:

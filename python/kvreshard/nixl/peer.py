@@ -8,9 +8,8 @@ from typing import Literal
 import kvreshard as kvr
 
 from .agent import Agent, Prepared
-from .errors import NixlError, NotConnected, PeerLost, Unsupported
+from .errors import NixlError, NotConnected, PeerLost
 from .events import Direction
-from .memory import memory_kind
 from .wire import Metadata
 
 log = logging.getLogger(__name__)
@@ -31,7 +30,7 @@ class Peer:
         self._metadata = metadata
         self._added = added
         self._plans: dict[Direction, kvr.Plan] = {}
-        self._prepared: dict[tuple[str, Direction], tuple[Prepared, Prepared]] = {}
+        self._prepared: dict[tuple[str, Direction, int], tuple[Prepared, Prepared]] = {}
         self.senders = senders
         self.state: State = "connected"
 
@@ -86,27 +85,15 @@ class Peer:
                 remedy="connect() with the peer's current metadata",
             )
 
-    def memory(self) -> tuple[str, str]:
-        """Memory kinds, local and remote."""
-        kinds = memory_kind(self._local), memory_kind(self.layout)
-        if "MIXED" in kinds:
-            raise Unsupported(
-                f"the layers of {'this rank' if kinds[0] == 'MIXED' else self.name} lie in host and in device memory, "
-                "and one transfer holds one kind a side",
-                peer=self.name,
-                remedy="publish one connector a memory kind",
-            )
-        return kinds
-
-    def prepared(self, direction: Direction) -> tuple[Prepared, Prepared]:
-        """NIXL's prepared rows of the plan, local and remote; made on first use."""
+    def prepared(self, direction: Direction, part: int) -> tuple[Prepared, Prepared]:
+        """NIXL's prepared rows of one part of the plan, local and remote; made on first use."""
         plan = self.plan(direction)
-        key = (plan.digest, direction)
+        key = (plan.digest, direction, part)
         if key not in self._prepared:
-            ours, theirs = self.memory()
-            local = self._agent.prepare(None, plan.local_rows(), ours)
+            ours, theirs = plan.parts[part]
+            local = self._agent.prepare(None, plan.local_rows(part=part), ours)
             try:
-                remote = self._agent.prepare(self.name, plan.remote_rows(), theirs)
+                remote = self._agent.prepare(self.name, plan.remote_rows(part=part), theirs)
             except NixlError:
                 self._agent.release_prepared(local)
                 raise

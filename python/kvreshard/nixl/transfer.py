@@ -6,7 +6,8 @@
       |                         |  connection lost           nothing lands any more: pages free
       +-------> ended <---------+
                                 |  any other failure
-                                +-----> stuck                bytes may still land: pages held
+                                +-----> stuck                bytes may still land: pages held until NIXL calls it
+                                                             done or lost after all
 
 NIXL offers no way to stop a transfer. Releasing its handle or removing its peer leaves the bytes coming (measured over
 TCP: all of them), so a handle is released after DONE or failure only, and until then the pages are held.
@@ -62,13 +63,17 @@ class Leg:
 
     def advance(self, *, go_on: bool = True) -> None:
         """Looks whether the running stage is done; then posts the next one, unless the request has failed elsewhere."""
-        if self.state != "running":
+        if not self.moving:
             return
         try:
-            if not self.agent.done(self.stages[0].handle, self.peer.name):
-                return
+            done = self.agent.done(self.stages[0].handle, self.peer.name)
         except NixlError as error:
             self.fail(error, over=isinstance(error, PeerLost))
+            return
+        if not done:
+            return
+        if self.state == "stuck":
+            self.cancel()
             return
         self._finish_stage()
         if go_on or not self.stages:
