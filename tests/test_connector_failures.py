@@ -29,8 +29,8 @@ from kvreshard.nixl import (
     TransferError,
 )
 
-# Over TCP a transfer needs its peer's process, so stopping that holds the transfer; shared memory would not notice. NIXL
-# makes no agent beside an NVIDIA device without the copy transport.
+# Over TCP a transfer needs its peer's process, so stopping that holds the transfer; shared memory would not notice.
+# NIXL makes no agent beside an NVIDIA device without the copy transport.
 TCP = {"UCX_TLS": "tcp,cuda_copy" if Path("/dev/nvidiactl").exists() else "tcp"}
 
 HERE = Spec("here", engine="decode", pages=64)
