@@ -466,6 +466,12 @@ def test_preset_names_make_formats() -> None:
     assert kvr.preset("aiter-shuffle", h=8, n=16, d=64, dtype="bf16") == page("k[h d/8 n d%8] v[h n/8 d n%8]")
 
 
+def test_a_plan_explains_itself(plan: kvr.Plan) -> None:
+    text = plan.explain()
+    assert "h n k[d] v[d]" in text
+    assert str(plan.runs) in text
+
+
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 

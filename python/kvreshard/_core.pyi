@@ -714,6 +714,8 @@ class Plan:
         Raises:
             VerificationError: It does not; the error names layer, fault and address.
         """
+    def explain(self) -> str:
+        """The plan in words: both sides' formats, runs, and the first lanes. For a person; the text may change."""
 
 def verify(plans: Sequence[Plan], /) -> None:
     """Proves of all plans into one destination rank what :meth:`Plan.verify` proves of one, and that nothing is

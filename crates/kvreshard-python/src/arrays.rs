@@ -63,7 +63,8 @@ pub(crate) fn block_ids(given: &Bound<'_, PyAny>) -> PyResult<Vec<i32>> {
         let array = array.try_readonly()?;
         return array.as_array().iter().map(|id| fits(*id).ok_or_else(|| refused(id.to_string()))).collect();
     }
-    if given.is_instance_of::<PyString>() {
+    // A mask is not a list of ids, though older numpy lets its members pass as integers.
+    if given.is_instance_of::<PyString>() || given.cast::<PyArray1<bool>>().is_ok() {
         return Err(PyTypeError::new_err("block ids must be integers"));
     }
     let ids = given.try_iter()?.map(|id| {

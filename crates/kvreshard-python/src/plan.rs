@@ -283,6 +283,10 @@ impl Plan {
         py.detach(|| kvreshard::verify::plan(&self.plan)).raised(py)
     }
 
+    fn explain(&self, py: Python<'_>) -> PyResult<String> {
+        py.detach(|| self.plan.explain()).raised(py)
+    }
+
     fn __repr__(&self) -> String {
         let Summary { layers, runs, bytes, runs_per_page, .. } = self.summary;
         let direction = self.plan.direction().name();
