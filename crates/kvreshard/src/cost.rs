@@ -153,7 +153,7 @@ fn time(bytes: u64, rate: u64) -> Result<u64> {
     div_ceil(mul(bytes, 1_000, "predicted time")?, rate.max(1), "predicted time")
 }
 
-impl Pairing<'_> {
+impl Pairing {
     /// What the request costs by each strategy that the two sides are able to use.
     ///
     /// # Errors

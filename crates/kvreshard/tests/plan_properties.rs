@@ -355,7 +355,7 @@ fn bytes_of(tile: &Tile) -> Vec<(u64, u64)> {
 }
 
 /// Destination to source byte addresses, through a packed buffer of `chunk` bytes at a time.
-fn through_packed(plan: &Plan, pairing: &Pairing<'_>, chunk: u64) -> BTreeMap<u64, u64> {
+fn through_packed(plan: &Plan, pairing: &Pairing, chunk: u64) -> BTreeMap<u64, u64> {
     let (gather, scatter) = (plan.packed_tiles(Side::Remote).unwrap(), plan.packed_tiles(Side::Local).unwrap());
     let chunk = scatter.lanes().iter().map(|lane| lane.unit).max().unwrap_or(0).max(chunk);
     let chunks = pairing.chunks(&gather, chunk).unwrap();
@@ -388,7 +388,7 @@ fn through_packed(plan: &Plan, pairing: &Pairing<'_>, chunk: u64) -> BTreeMap<u6
 }
 
 /// The same through landed pages.
-fn through_landing(plan: &Plan, pairing: &Pairing<'_>, chunk: u64) -> BTreeMap<u64, u64> {
+fn through_landing(plan: &Plan, pairing: &Pairing, chunk: u64) -> BTreeMap<u64, u64> {
     let landed = plan.landed().unwrap();
     let chunk = landed.landings().iter().map(|landing| landing.bytes).max().unwrap_or(0).max(chunk);
     let mut moved = BTreeMap::new();

@@ -138,7 +138,7 @@ fn tile(copy: &Copy, start: u64) -> Result<Tile> {
     Ok(Tile { run: copy.run, page: copy.local, buffer, loops: loops.collect() })
 }
 
-impl Pairing<'_> {
+impl Pairing {
     /// Cuts the request into chunks of at most `chunk` bytes of buffer.
     ///
     /// # Errors

@@ -43,7 +43,7 @@ impl Placed {
     }
 }
 
-impl Pairing<'_> {
+impl Pairing {
     fn cell(&self, strand: &Strand) -> Option<&CellPages> {
         self.pages.get(strand.pair).and_then(|cells| cells.get(strand.cell))
     }

@@ -46,8 +46,8 @@ pub(crate) struct Bare {
 
 /// The pages of one request, paired.
 #[derive(Debug)]
-pub struct Pairing<'a> {
-    pub(crate) plan: &'a Plan,
+pub struct Pairing {
+    pub(crate) plan: Plan,
     /// For each pair of groups, each cell of its period.
     pub(crate) pages: Vec<Vec<CellPages>>,
     pub(crate) partial: Vec<Partial>,
@@ -69,14 +69,14 @@ struct SidePages<'a> {
     windowed: bool,
 }
 
-impl<'a> Pairing<'a> {
+impl Pairing {
     /// Pairs the blocks of `request`.
     ///
     /// # Errors
     /// [`Error::Request`] naming side, group and value: an id that is negative or not below the number of pages, a destination block
     /// named twice, blocks that begin or end inside what is wanted, a first token that is not at a page boundary.
-    pub fn new(plan: &'a Plan, request: &Request) -> Result<Self> {
-        let mut pairing = Self { plan, pages: Vec::new(), partial: Vec::new(), bare: Vec::new() };
+    pub fn new(plan: &Plan, request: &Request) -> Result<Self> {
+        let mut pairing = Self { plan: plan.clone(), pages: Vec::new(), partial: Vec::new(), bare: Vec::new() };
         for (index, groups) in plan.pairs().iter().enumerate() {
             let mut limits = (u64::MAX, u64::MAX);
             for lane in plan.lanes().iter().filter(|lane| lane.pair == index) {
@@ -101,7 +101,7 @@ impl<'a> Pairing<'a> {
 
     /// The plan that the pages are paired for.
     pub const fn plan(&self) -> &Plan {
-        self.plan
+        &self.plan
     }
 
     /// Whether prepared rows can serve the request. They cannot when the wanted tokens begin inside a row; their end is rounded up

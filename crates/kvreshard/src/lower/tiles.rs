@@ -228,7 +228,7 @@ fn continued(loops: Vec<TileLoop>) -> Vec<TileLoop> {
     joined
 }
 
-impl Pairing<'_> {
+impl Pairing {
     /// The page ids of a lane's pairs on both sides; `local[i]` goes with `remote[i]`.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ use super::lists::address;
 use super::pairing::Pairing;
 use super::rows::{Row, region};
 
-impl Pairing<'_> {
+impl Pairing {
     /// The bytes to clear in destination memory of kind `memory`, as rows of one descriptor each, coalesced.
     ///
     /// # Errors
