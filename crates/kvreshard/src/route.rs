@@ -19,6 +19,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result, Side};
 use crate::layout::{GroupKind, Layer, RankLayout, Shares};
 use crate::name::Name;
+use crate::plan::build::same_kind;
 use crate::plan::period::{Paging, Period};
 use crate::plan::{Direction, Plan, Take};
 use crate::shard::ContextParallel;
@@ -85,30 +86,33 @@ impl Route {
             Side::Remote => (remote.ranks(), local.ranks()),
         };
         let source_side = if direction.destination() == Side::Local { Side::Remote } else { Side::Local };
-        let mut router = Router { to, from, source_side, parts: BTreeMap::new(), meets: Vec::new() };
-        let mut kinds: Vec<(Spread<'_>, Dealt)> = Vec::new();
-        let mut seen = BTreeSet::new();
-        for layer in to.iter().flat_map(RankLayout::layers) {
-            if !seen.insert(layer.name()) {
+        let mut router = Router { to, from, source_side, meets: Vec::new() };
+        let mut kinds: Vec<Kind<'_>> = Vec::new();
+        for (rank, layer) in to.iter().enumerate().flat_map(|(rank, of)| of.layers().iter().map(move |l| (rank, l))) {
+            // Once, at the first rank that has it.
+            if to.iter().take(rank).any(|earlier| earlier.layer(layer.name()).is_some()) {
                 continue;
             }
-            let spread = router.spread(layer)?;
-            let known = kinds.iter().position(|(known, _)| known.like(&spread));
-            let at = match known {
+            let at = match kinds.iter().position(|kind| router.alike(kind.sample, layer)) {
                 Some(at) => at,
                 None => {
-                    let dealt = router.deal(&spread)?;
-                    kinds.push((spread, dealt));
+                    let dealt = router.deal(&router.spread(layer)?)?;
+                    kinds.push(Kind { sample: layer, dealt, layers: Vec::new() });
                     kinds.len().saturating_sub(1)
                 }
             };
-            if let Some((_, dealt)) = kinds.get(at) {
-                for (target, source, take) in dealt {
-                    router.parts.entry((*target, *source)).or_default().push((layer.shared_name(), Arc::clone(take)));
-                }
+            if let Some(kind) = kinds.get_mut(at) {
+                kind.layers.push(layer.shared_name());
             }
         }
-        Ok(Self::of_parts(router.parts, to.len(), from.len(), direction))
+        let mut parts = Parts::new();
+        for kind in &kinds {
+            for (target, source, take) in &kind.dealt {
+                let layers = kind.layers.iter().map(|name| (Arc::clone(name), Arc::clone(take)));
+                parts.entry((*target, *source)).or_default().extend(layers);
+            }
+        }
+        Ok(Self::of_parts(parts, to.len(), from.len(), direction))
     }
 
     fn of_parts(parts: Parts, targets: usize, sources: usize, direction: Direction) -> Self {
@@ -170,8 +174,14 @@ struct Router<'a> {
     to: &'a [RankLayout],
     from: &'a [RankLayout],
     source_side: Side,
-    parts: Parts,
     meets: Vec<(Paging, Paging, bool)>,
+}
+
+/// Layers that are held at the same places in the same way, and so are dealt alike.
+struct Kind<'a> {
+    sample: &'a Layer,
+    dealt: Dealt,
+    layers: Vec<Arc<str>>,
 }
 
 /// Where one layer is held: index of the rank, and the layer there.
@@ -183,7 +193,6 @@ struct Spread<'a> {
     from: Vec<Holder>,
 }
 
-#[derive(PartialEq, Eq)]
 struct Holder {
     rank: usize,
     paging: Paging,
@@ -192,14 +201,16 @@ struct Holder {
     replicated: bool,
 }
 
-impl Spread<'_> {
-    /// Whether another layer is held at the same places in the same way.
-    fn like(&self, other: &Self) -> bool {
-        self.totals == other.totals && self.kind == other.kind && self.to == other.to && self.from == other.from
-    }
-}
-
 impl<'a> Router<'a> {
+    /// Whether every rank of both engines has both layers or neither, built alike and in one group.
+    fn alike(&self, one: &Layer, other: &Layer) -> bool {
+        self.to.iter().chain(self.from).all(|rank| match (rank.layer(one.name()), rank.layer(other.name())) {
+            (Some(one), Some(other)) => one.group() == other.group() && same_kind(one, other),
+            (None, None) => true,
+            _ => false,
+        })
+    }
+
     fn spread(&self, layer: &'a Layer) -> Result<Spread<'a>> {
         let holders = |ranks: &'a [RankLayout]| -> Result<Vec<Holder>> {
             let mut holders = Vec::new();
