@@ -11,9 +11,11 @@ process of its own, since vLLM wants its environment set before it is imported, 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 import os
+import random
 import socket
 import sys
 import tempfile
@@ -239,7 +241,10 @@ class Engine:
             patch.object(base_worker, "get_tensor_model_parallel_rank", lambda: rank),
             patch.object(base_worker, "get_tensor_model_parallel_world_size", lambda: side.tp),
         ):
-            connector = KVConnectorFactory.create_connector(config, KVConnectorRole.WORKER, cache_config)
+            # A thread that spins for every rank would leave two cores no time for the transfers; all ranks poll.
+            quiet = functools.partial(base_worker.nixl_agent_config, enable_prog_thread=False)
+            with patch.object(base_worker, "nixl_agent_config", quiet):
+                connector = KVConnectorFactory.create_connector(config, KVConnectorRole.WORKER, cache_config)
             connector.register_kv_caches(caches)
         self.connectors.append(connector)
         self.caches.append(caches)
@@ -260,7 +265,7 @@ class Engine:
         side, case = self.side, self.case
         length = max(64, (self.blocks - 2) * side.page)
         name = "NixlConnector" if case.mode == "pull" else "NixlPushConnector"
-        extra: dict[str, Any] = {"enforce_handshake_compat": case.enforce_hash}
+        extra: dict[str, Any] = {"enforce_handshake_compat": case.enforce_hash, "num_threads": 0}
         if side.connector == "ours":
             options = dict(side.options)
             options["settings"] = {**_isa(side.format), **options.get("settings", {})}
@@ -396,9 +401,12 @@ def _layer(backend: Any, spec: Any) -> Any:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    # Below the range that the system hands out by itself: connections that NIXL makes meanwhile must not take it.
+    while True:
+        port = random.randrange(15000, 31000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def _model(case: Case) -> str:

@@ -13,15 +13,21 @@ from kvreshard.vllm.describe import Description, total_heads
 def assume(worker: Any, mine: Description, meta: Any, tp: tuple[int, int]) -> kvr.RankLayout | None:
     """What the peer of `meta` holds if its pages are standard; `None` when vLLM's metadata does not say enough.
 
-    Only for a rank whose own pages are all standard. The peer's regions must be this rank's, layer by layer.
+    The peer's regions must be this rank's, layer by layer; or, where ours are not standard, one for each layer.
     """
     names = meta.region_names
-    if mine.layout is None or names is None or names != worker.region_names or meta.dcp_size != 1:
+    if mine.layout is None or names is None or meta.dcp_size != 1:
         return None
     layers = []
-    members = _members(worker, mine.layout)
-    for region, own_layers in enumerate(members):
-        for own in own_layers:
+    own_layers = {layer.name: layer for layer in mine.layout.layers}
+    if names == worker.region_names and mine.standard:
+        members = _members(worker, mine.layout)
+    elif len(names) == len(set(names)) and set(names) == set(own_layers):
+        members = [[own_layers[name]] for name in names]
+    else:
+        return None
+    for region, aliased in enumerate(members):
+        for own in aliased:
             segment = _segment(worker, mine, own, meta, region, tp[1])
             if segment is None:
                 return None
@@ -59,7 +65,11 @@ def _segment(
         spec = replace(spec, num_kv_heads=max(1, total // size))
     if states * worker.block_size != own.segments[0].format.extents.get("n", 1) * meta.block_size:
         return None
-    pages = from_vllm_spec(spec, mine.backends[own.name], meta.kv_cache_layout, states=states, settings=Settings())
+    backend = mine.backends[own.name]
+    if not mine.pages[own.name].standard:
+        # Taken to be packed: without what our backend made of the spec.
+        backend, spec = "FLASH_ATTN", replace(spec, num_head_slots=None, state_content_bytes=None)
+    pages = from_vllm_spec(spec, backend, meta.kv_cache_layout, states=states, settings=Settings())
     if isinstance(pages, Unknown) or not pages.standard:
         return None
     form = pages.formats[0]

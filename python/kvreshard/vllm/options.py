@@ -18,8 +18,9 @@ class Options:
 
     Attributes:
         untagged: Peers without a tag: `standard` accepts them where all pages here are standard; `refuse` never does.
-        assume_untagged: `standard` believes an untagged peer to be right for vLLM's own geometry, whatever the pages
-            here are; `None` does not. `KVRESHARD_ASSUME_UNTAGGED` gives the default.
+        assume_untagged: `standard` takes an untagged peer's pages to be standard whatever the pages here are, and where
+            ours are not known leaves both to vLLM's own geometry; `None` does not. `KVRESHARD_ASSUME_UNTAGGED` gives
+            the default.
         conversion: Pages of another interior: `auto` lands them where direct runs would be shorter than `shortest_run`
             bytes on average, `landed` and `direct` force one way, `off` refuses what `auto` would land.
         shortest_run: That bound, in bytes.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import kvreshard as kvr
+from kvreshard.vllm.landing import Landing
 
 Direction = Literal["read", "write"]
 
@@ -32,7 +33,7 @@ class Link:
     agent: str
     plan: kvr.Plan | None = None
     handles: list[tuple[int, int]] = field(default_factory=list)
-    landing: Any = None
+    landing: Landing | None = None
 
 
 @dataclass

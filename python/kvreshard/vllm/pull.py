@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import torch
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPullConnectorWorker
 
 import kvreshard as kvr
+from kvreshard.vllm.landing import Chunk, Job
 from kvreshard.vllm.peers import Link, Peer
 from kvreshard.vllm.requests import pulled
 from kvreshard.vllm.worker import Finish, PlannedWorker
@@ -44,6 +46,8 @@ class PlannedPullWorker(PlannedWorker, NixlPullConnectorWorker):
                 return
         for rank in peer.notify_ranks:
             self._notify(req_id, meta, peer, rank)
+        if self._jobs:
+            self._read_chunks()
 
     def _may_read(self, meta: Any) -> bool:
         engine_id = meta.remote.engine_id
@@ -82,8 +86,17 @@ class PlannedPullWorker(PlannedWorker, NixlPullConnectorWorker):
     def _read(self, req_id: str, meta: Any, peer: Peer, rank: int, request: kvr.Request, finish: Finish) -> bool:
         """Posts the reads from one rank; false when the request has failed."""
         link: Link = peer.links[rank]
-        assert link.plan is not None
         news = self._news(meta, peer, rank)
+        if link.landing is not None:
+            chunks = link.landing.chunks(request)
+            finish.clear_bytes += self._must_clear(peer, link.landing.direct, request)
+            if chunks:
+                self._jobs.setdefault(req_id, Job()).waiting += chunks
+                self._pending_recv_notifs.setdefault(req_id, []).append((link.agent, news))
+            else:
+                self._notify(req_id, meta, peer, rank)
+            return True
+        assert link.plan is not None
         try:
             finish.clear_bytes += self._must_clear(peer, link.plan, request)
             posted = self._start("READ", link, request, news)
@@ -103,3 +116,80 @@ class PlannedPullWorker(PlannedWorker, NixlPullConnectorWorker):
             # Several lists finish in any order: the news follows when all are done.
             self._pending_recv_notifs.setdefault(req_id, []).append((link.agent, news))
         return True
+
+    # Landing: chunks are read as staging buffers become free, and scattered as they arrive.
+
+    @property
+    def _jobs(self) -> dict[str, Job]:
+        found: dict[str, Job] = self.__dict__.setdefault("_landing_jobs", {})
+        return found
+
+    def _read_chunks(self) -> None:
+        """Reads waiting chunks, of the oldest request first, while there are free buffers."""
+        for req_id, job in self._jobs.items():
+            while job.waiting:
+                buffer = self.staging.take()
+                if buffer is None:
+                    return
+                chunk = job.waiting.pop(0)
+                chunk.buffer = buffer
+                handle = None
+                try:
+                    local, remote = chunk.landing.handles[buffer.number]
+                    here, there = chunk.landing.ids(chunk, buffer)
+                    handle = self.nixl_wrapper.make_prepped_xfer("READ", local, here, remote, there)
+                    job.reading[handle] = chunk
+                    self.nixl_wrapper.transfer(handle)
+                    self._recving_transfers[req_id].append(handle)
+                except Exception as problem:
+                    self._log_failure("transfer_setup_failed", req_id, error=problem)
+                    if handle is not None:
+                        del job.reading[handle]
+                    buffer.lost = handle is not None
+                    self.staging.give(buffer)
+                    job.waiting.clear()
+                    if not self._handle_failed_transfer(req_id, handle, self._recv_failures) and handle is not None:
+                        self._recving_transfers[req_id].append(handle)
+
+    def _pop_done_transfers(self, transfers: dict[str, list[int]]) -> tuple[set[str], set[str]]:
+        """As vLLM's, but a request whose pages are landed is done when its last chunk is in its pages."""
+        if transfers is not self._recving_transfers or not self._jobs:
+            return super()._pop_done_transfers(transfers)
+        done, failed = super()._pop_done_transfers(transfers)
+        for req_id, job in self._jobs.items():
+            bad = req_id in failed or req_id in self._recv_failures
+            if bad:
+                job.waiting.clear()
+            for handle in [handle for handle in job.reading if handle not in transfers.get(req_id, [])]:
+                self._landed(job.reading.pop(handle), bad)
+        self._read_chunks()
+        for req_id in list(self._jobs):
+            if self._jobs[req_id].waiting or self._jobs[req_id].reading:
+                transfers.setdefault(req_id, [])
+                done.discard(req_id)
+            else:
+                del self._jobs[req_id]
+        self._replace_lost()
+        return done, failed
+
+    def _landed(self, chunk: Chunk, bad: bool) -> None:
+        buffer = chunk.buffer
+        assert buffer is not None
+        if bad:
+            # Its peer may still be writing to the buffer: it must not be read into again.
+            buffer.lost = True
+        else:
+            chunk.landing.scatter(chunk, self._buffers)
+            if buffer.memory.device.type != "cpu":
+                # The next read into the buffer does not wait for the device's queue.
+                torch.accelerator.synchronize()
+        self.staging.give(buffer)
+
+    def _replace_lost(self) -> None:
+        """Begins with new buffers when all are lost; engines that land into them are met anew."""
+        if not self.staging.exhausted or self._jobs:
+            return
+        for engine_id, peer in list(self.peers.items()):
+            if any(link.landing is not None for link in peer.links.values()) and engine_id in self._remote_agents:
+                self._cleanup_remote_engine(engine_id, log_eviction=False)
+        self.__dict__.setdefault("_lost_staging", []).append(self.__dict__.pop("_staging"))

@@ -29,8 +29,10 @@ import kvreshard as kvr
 from kvreshard.vllm import tag as tags
 from kvreshard.vllm.assumed import assume
 from kvreshard.vllm.describe import Description, describe
+from kvreshard.vllm.landing import Landing
 from kvreshard.vllm.options import Options
 from kvreshard.vllm.peers import Direction, Link, Local, Peer, meet, plan_of
+from kvreshard.vllm.staging import Staging
 from kvreshard.vllm.topology import PlannedTopology
 
 logger = init_logger(__name__)
@@ -123,9 +125,8 @@ class PlannedWorker:
 
     def _describe(self, generation: int) -> None:
         self.__dict__["_generation"] = generation
-        buffers = self.host_xfer_buffers or self.device_kv_caches  # type: ignore[attr-defined]
         try:
-            found = describe(self, buffers, self.options, generation)
+            found = describe(self, self._buffers, self.options, generation)
         except kvr.Error as problem:
             logger.warning("kvreshard: these caches have no layout that a peer could plan for: %s", problem)
             found = Description(unknown={"layout": str(problem)})
@@ -312,11 +313,14 @@ class PlannedWorker:
             if metadata.block_size == self.block_size:  # type: ignore[attr-defined]
                 return None
         if options.assume_untagged == "standard":
+            theirs = assume(self, mine, metadata, place) if one_stage else None
             logger.warning_once(
-                "kvreshard: engine %s does not say how its pages are built, and is served as vLLM would serve it, as "
-                'assume_untagged="standard" asks.',
+                "kvreshard: engine %s does not say how its pages are built; as assume_untagged=\"standard\" asks, %s.",
                 metadata.engine_id,
+                "it is served as vLLM would serve it" if theirs is None else "they are taken to be standard",
             )
+            if theirs is not None and mine.layout is not None:
+                return self._meet(mine.layout, theirs, direction, tagged=False), theirs
             return None
         why = mine.why_unknown if mine.layout is None else ", ".join(sorted({p.label for p in mine.pages.values()}))
         raise refusal(
@@ -365,7 +369,7 @@ class PlannedWorker:
         assert mine is not None
         rank = theirs.tp[0]
         plan = plan_of(peer, mine, theirs, self._DIRECTION)
-        landing = None if plan is None else self._landing(plan)
+        landing = None if plan is None else self._landing(peer, mine, theirs, plan)
         agent: str = self.nixl_wrapper.add_remote_agent(metadata.agent_metadata)
         link = Link(agent)
         try:
@@ -409,9 +413,60 @@ class PlannedWorker:
         )
         return agent
 
-    def _landing(self, plan: kvr.Plan) -> Any:
-        """What lands the plan's pages, where they are not to be moved run by run; `None` moves them so."""
-        return None
+    def _landing(self, peer: Peer, mine: kvr.RankLayout, theirs: kvr.RankLayout, plan: kvr.Plan) -> Landing | None:
+        """What lands the peer's pages, where runs are too short to be moved one by one; `None` moves them so.
+
+        Raises:
+            kvreshard.Error: Runs are too short and pages cannot, or must not, be landed.
+        """
+        short = plan.bytes > 0 and plan.bytes_per_run < self.options.shortest_run
+        if self.options.conversion == "direct" or not (short or self.options.conversion == "landed"):
+            return None
+        converts = [
+            (ours.segments[0].format, layer.segments[0].format)
+            for ours in mine.layers
+            for layer in theirs.layers
+            if ours.name == layer.name and ours.segments[0].format.notation != layer.segments[0].format.notation
+        ]
+        if self._DIRECTION == "write" or self.options.conversion == "off":
+            if not converts:
+                return None
+            ours, other = converts[0]
+            raise refusal(
+                f"pages {ours} here and {other} at the peer share only runs of {plan.bytes_per_run} bytes, and "
+                + ("a push cannot convert them" if self._DIRECTION == "write" else "conversion is off"),
+                field="format",
+                remedy="pull" if self._DIRECTION == "write" else 'set conversion="auto", or use one format on both sides',
+            )
+        if mine.cp[1] > 1 or theirs.cp[1] > 1:
+            return None
+        edge = peer.route.edges_of(local=peer.rank, remote=theirs.tp[0])[0]
+        landing = Landing(mine, theirs, edge)
+        landing.to(next(iter(self._buffers.values())).device)
+        return landing
+
+    @property
+    def _buffers(self) -> dict[str, torch.Tensor]:
+        """The tensors that NIXL reads and writes, by layer."""
+        buffers: dict[str, torch.Tensor] = (
+            self.host_xfer_buffers or self.device_kv_caches  # type: ignore[attr-defined]
+        )
+        return buffers
+
+    @property
+    def staging(self) -> Staging:
+        """Where pages are landed; made when first needed."""
+        found: Staging | None = self.__dict__.get("_staging")
+        if found is None:
+            found = Staging(
+                self.nixl_wrapper,
+                self.nixl_backends,  # type: ignore[attr-defined]
+                next(iter(self._buffers.values())).device,
+                self.nixl_memory_type,  # type: ignore[attr-defined]
+                self.options.staging_bytes,
+            )
+            self.__dict__["_staging"] = found
+        return found
 
     def _prepare(self, link: Link) -> None:
         """Prepares the plan's lists. Lists of our own memory are shared by all plans of one digest."""
@@ -464,6 +519,9 @@ class PlannedWorker:
         """Releases every list of our memory, before it is registered anew or given up."""
         for engine_id in list(self.peers):
             self._forget(engine_id)
+        staging = self.__dict__.pop("_staging", None)
+        if staging is not None:
+            staging.close()
         super()._release_local_xfer_handles()  # type: ignore[misc]
 
     # What is left to do when a transfer is done.
@@ -484,9 +542,8 @@ class PlannedWorker:
     def _clear(self, spans: list[tuple[int, int]]) -> None:
         if not spans:
             return
-        buffers = self.host_xfer_buffers or self.device_kv_caches  # type: ignore[attr-defined]
         storages = {}
-        for tensor in buffers.values():
+        for tensor in self._buffers.values():
             storage = tensor.untyped_storage()
             if storage.data_ptr() not in storages:
                 flat = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
