@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, Literal, TypeAlias, final, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,8 @@ __all__ = [
     "Edge",
     "Engine",
     "Error",
+    "Facts",
+    "Finding",
     "FormatError",
     "Group",
     "IncompatibleLayout",
@@ -24,13 +26,18 @@ __all__ = [
     "Plan",
     "RankLayout",
     "Region",
+    "RegionTags",
+    "Report",
     "Request",
     "RequestError",
     "Route",
     "Segment",
+    "StockHandshake",
     "VerificationError",
     "WireError",
     "__version__",
+    "audit",
+    "check",
     "plan",
     "preset",
     "presets",
@@ -43,6 +50,7 @@ __version__: str
 
 _Memory: TypeAlias = Literal["DRAM", "VRAM"]
 _Direction: TypeAlias = Literal["read", "write"]
+_Strategy: TypeAlias = Literal["direct", "landed", "packed"]
 _BlockIds: TypeAlias = npt.NDArray[np.int32] | npt.NDArray[np.int64] | Sequence[int]
 
 class Error(Exception):
@@ -84,9 +92,10 @@ class LayoutError(Error):
     """A rank's own description contradicts itself. Attributes: ``layer``, ``field``, ``found``, ``expected``."""
 
 class IncompatibleLayout(Error):
-    """Two sides do not fit: copied bytes would not mean the same.
+    """Two sides do not fit: copied bytes would not mean the same; or one side does not say what its pages are.
 
-    Attributes: ``layer``, ``field``, ``local``, ``remote``, ``remedy``.
+    Attributes: ``layer``, ``field``, ``local``, ``remote``, ``remedy``. Where the peer sends no formats, ``remote`` is
+    ``unknown``, and ``found`` says why that matters.
     """
 
 class MissingLayer(Error):
@@ -180,6 +189,24 @@ class PageFormat:
 
         Raises:
             FormatError: No such component; an axis is missing, unknown or out of range.
+        """
+    def axes(self, component: str, /) -> list[tuple[str, int]]:
+        """The axes of a component with their extents, in the order of :meth:`offsets`; bare numbers are axis ``""``.
+
+        Raises:
+            FormatError: No such component.
+        """
+    def offsets(self, component: str, /) -> npt.NDArray[np.int64]:
+        """Byte offset in the page of every element: int64, one dimension for each of :meth:`axes`.
+
+        Raises:
+            FormatError: No such component.
+            LimitExceeded: It has too many elements.
+        """
+    def difference(self, other: PageFormat, /) -> list[str]:
+        """In words, everything that differs between the bytes of both; empty when they are equal.
+
+        Digits, order of axes, slots and padding are told apart: ``digits of k: `h n k[d]` against `k[h d/8 n d%8]```.
         """
     def same_bytes_as(self, other: PageFormat, /) -> bool:
         """Whether every byte of a page means the same in both: what ``==`` asks."""
@@ -727,7 +754,13 @@ def verify(plans: Sequence[Plan], /) -> None:
     """
 
 def plan(
-    local: RankLayout, remote: RankLayout, *, edge: Edge | None = None, direction: _Direction | None = None
+    local: RankLayout,
+    remote: RankLayout,
+    *,
+    edge: Edge | None = None,
+    direction: _Direction | None = None,
+    strategy: _Strategy | None = None,
+    max_runs_per_page: int | None = None,
 ) -> Plan:
     """How bytes move between two ranks. Releases the GIL.
 
@@ -738,6 +771,9 @@ def plan(
             ranks hold.
         direction: ``read``: local is the destination; ``write``: local is the source. Where not given, the edge's, or
             ``read``.
+        strategy: ``direct`` insists on one descriptor a run, and refuses a pair of which a page takes more than
+            ``max_runs_per_page`` of them; :func:`check` says what else could be done.
+        max_runs_per_page: The bound for one layer; 1024 where not given.
 
     Raises:
         IncompatibleLayout: Copied bytes would not mean the same; the error names layer, field and both values.
@@ -746,3 +782,294 @@ def plan(
         ArithmeticOverflow: An address does not fit 64 bits.
         LayoutError: ``direction`` contradicts the edge.
     """
+
+@final
+class Finding:
+    """One thing that a :func:`check` found. An attribute that does not apply is ``None``."""
+
+    @property
+    def severity(self) -> Literal["error", "warning", "note"]:
+        """``error``: must not transfer; ``warning``: cannot be seen, or looks wrong; ``note``: planned through."""
+    @property
+    def row(self) -> str | None:
+        """The row of the table of silent mismatches in docs/handshake.md, in an :func:`audit`."""
+    @property
+    def error(self) -> Error:
+        """The same as an exception; for an ``error``, what planning the pair raises."""
+    @property
+    def layer(self) -> str | None:
+        """The layer concerned."""
+    @property
+    def field(self) -> str | None:
+        """What it is about."""
+    @property
+    def local(self) -> str | None:
+        """This side's value."""
+    @property
+    def remote(self) -> str | None:
+        """The peer's value."""
+    @property
+    def remedy(self) -> str | None:
+        """What to set or choose."""
+
+@final
+class Report:
+    """Everything that a :func:`check` found. Its text has one line a finding; layers that say the same share a line."""
+
+    @property
+    def findings(self) -> list[Finding]:
+        """All of them, heaviest first."""
+    @property
+    def errors(self) -> list[Finding]:
+        """Why the pair must not transfer."""
+    @property
+    def warnings(self) -> list[Finding]:
+        """What cannot be seen, or looks like a mistake."""
+    @property
+    def notes(self) -> list[Finding]:
+        """What differs and is planned through."""
+    @property
+    def omitted(self) -> int:
+        """Findings left out because there were more than 1024."""
+    @property
+    def accepted(self) -> bool:
+        """Whether there is no error."""
+    @property
+    def advice(self) -> Literal["direct", "landed", "packed", "refuse"]:
+        """The strategy that the caller insists on, or the one that makes sense."""
+    @property
+    def strategies(self) -> list[Literal["direct", "landed", "packed", "refuse"]]:
+        """What is possible; ``refuse`` alone where there is an error."""
+    @property
+    def runs_per_page(self) -> int | None:
+        """Descriptors for each local page, all layers, if the pair is moved directly."""
+    @property
+    def bytes_per_run(self) -> int | None:
+        """Bytes of such a descriptor, in the mean."""
+    def raise_errors(self) -> None:
+        """Raises the first error, if there is one.
+
+        Raises:
+            Error: As planning the pair would.
+        """
+    def __eq__(self, other: object, /) -> bool: ...
+
+@overload
+def check(
+    local: RankLayout,
+    remote: RankLayout | StockHandshake,
+    /,
+    *,
+    direction: _Direction = "read",
+    strategy: _Strategy | None = None,
+    max_runs_per_page: int | None = None,
+    landing: bool = True,
+    packing: bool = True,
+    untagged: Literal["refuse"] | None = None,
+    assume_untagged: Literal["standard"] | None = None,
+) -> Report:
+    """Compares two sides in everything that decides whether copied bytes mean the same. Releases the GIL.
+
+    Two ranks, a rank and the handshake of a peer that sends no formats, or two engines (which also compares who holds
+    what). Nothing is raised for what is found; :meth:`Report.raise_errors` does.
+
+    Args:
+        local: The side that issues the transfer.
+        remote: Its peer.
+        direction: ``read``: local is the destination; ``write``: local is the source.
+        strategy: A strategy to insist on. ``direct`` is refused where a page of a layer takes more than
+            ``max_runs_per_page`` descriptors.
+        max_runs_per_page: That bound; 1024 where not given.
+        landing: Whether the receiver can scatter pages that it landed elsewhere.
+        packing: Whether both sides run the packed protocol.
+        untagged: ``refuse`` refuses every peer that sends no formats. Otherwise one is accepted, with a warning, if
+            every page of this rank is standard: packed K and V (HND, NHD) or MLA rows, of 16-bit elements.
+        assume_untagged: ``standard`` takes such a peer's pages as standard whatever this rank's are: the caller knows
+            it.
+
+    Raises:
+        LayoutError: An option that does not exist.
+    """
+
+@overload
+def check(
+    local: Engine,
+    remote: Engine,
+    /,
+    *,
+    direction: _Direction = "read",
+    strategy: _Strategy | None = None,
+    max_runs_per_page: int | None = None,
+    landing: bool = True,
+    packing: bool = True,
+    untagged: Literal["refuse"] | None = None,
+    assume_untagged: Literal["standard"] | None = None,
+) -> Report:
+    """Compares two engines: every layer has a source for each member, and every pair of ranks that meets fits."""
+
+@final
+class StockHandshake:
+    """What a stock NixlConnector of vLLM 0.33 tells its peers: where regions are, nothing of the inside of a page."""
+
+    @staticmethod
+    def from_bytes(
+        data: bytes,
+        /,
+        *,
+        tp: tuple[int, int] = (0, 1),
+        pp: tuple[int, int] = (0, 1),
+        cp: tuple[int, int] = (0, 1),
+        cp_interleave: int = 1,
+    ) -> StockHandshake:
+        """Reads a captured ``NixlHandshakePayload``, or the ``NixlAgentMetadata`` in it.
+
+        Args:
+            data: The msgpack bytes.
+            tp: Tensor-parallel rank and size of the peer, which the handshake does not say.
+            pp: Pipeline-parallel rank and size.
+            cp: Context-parallel rank and size.
+            cp_interleave: How many consecutive states a context-parallel rank gets at a time.
+
+        Raises:
+            WireError: It does not decode.
+            LimitExceeded: It is too long.
+            LayoutError: A rank is not below its size.
+        """
+    @property
+    def engine(self) -> str:
+        """The peer's engine id."""
+    @property
+    def backend(self) -> str:
+        """The name of its first attention backend."""
+    @property
+    def layout_name(self) -> str:
+        """The name of its layout."""
+    @property
+    def block_size(self) -> int:
+        """Tokens in a kernel page."""
+    @property
+    def regions(self) -> int:
+        """How many regions it has."""
+    @property
+    def compatibility_hash(self) -> str | None:
+        """The hash that stock peers compare, where the whole payload was captured."""
+    def assume(
+        self,
+        local: RankLayout,
+        /,
+        *,
+        untagged: Literal["refuse"] | None = None,
+        assume_untagged: Literal["standard"] | None = None,
+    ) -> RankLayout:
+        """The layout that the peer has if its pages are standard; layers, head sizes, totals and types are ``local``'s.
+
+        Raises:
+            IncompatibleLayout: The assumption is not allowed (see :func:`check`), or the page bytes contradict it.
+            LayoutError: The handshake contradicts it otherwise.
+        """
+    def __eq__(self, other: object, /) -> bool: ...
+
+@final
+class Facts:
+    """What an operator knows of an engine and its handshake does not say. What is left out is not known.
+
+    Args:
+        backends: The attention backend of every layer, by the name that it reports.
+        shuffle: Whether ``VLLM_ROCM_SHUFFLE_KV_CACHE_LAYOUT`` is set and AITER in use.
+        platform: ``sm90``, ``sm100``, ``gfx942``, ``gfx950``, ``cpu``, ...
+        isa: What CPU_ATTN packs for: ``amx``, ``vec``, ...
+        cache_dtype: As vLLM names it: ``auto``, ``fp8``, ``nvfp4``, ...
+        heads: KV heads of the model.
+        tp: Tensor-parallel rank and size.
+        fused_cache_pass: Whether ROCM_ATTN runs with the fused norm, rope and cache pass.
+        sparse_indexer: Whether the model has a sparse indexer.
+        mamba_groups: Groups of a Mamba-2 model.
+        conv_rows: Rows of a convolution's state.
+        cp_interleave: ``--cp-kv-cache-interleave-size``.
+        hash_enforced: Whether peers with another hash are refused.
+        push: Whether the engine pushes.
+
+    Raises:
+        LayoutError: A rank that is not below its size.
+    """
+
+    def __new__(
+        cls,
+        *,
+        backends: Sequence[str] = (),
+        shuffle: bool | None = None,
+        platform: str | None = None,
+        isa: str | None = None,
+        cache_dtype: str = "auto",
+        heads: int | None = None,
+        tp: tuple[int, int] = (0, 1),
+        fused_cache_pass: bool | None = None,
+        sparse_indexer: bool = False,
+        mamba_groups: int | None = None,
+        conv_rows: int | None = None,
+        cp_interleave: int | None = None,
+        hash_enforced: bool = True,
+        push: bool = False,
+    ) -> Facts: ...
+    def __eq__(self, other: object, /) -> bool: ...
+
+def audit(
+    local: StockHandshake,
+    remote: StockHandshake,
+    /,
+    *,
+    local_facts: Facts | None = None,
+    remote_facts: Facts | None = None,
+) -> Report:
+    """The silent mismatches that a pair of stock peers falls into; :attr:`Finding.row` names each.
+
+    What follows from the facts is an error, what they cannot rule out a warning that says what to find out.
+    """
+
+@final
+class RegionTags:
+    """The formats of a host's regions, for a host whose own metadata has the addresses: one optional field in it."""
+
+    @staticmethod
+    def of(layout: RankLayout, /) -> RegionTags:
+        """One tag a segment of ``layout``, layer by layer."""
+    @staticmethod
+    def from_bytes(data: bytes, /) -> RegionTags:
+        """Reads a peer's tags.
+
+        Raises:
+            WireError, FormatError, LimitExceeded: As :meth:`RankLayout.from_bytes`.
+        """
+    def to_bytes(self) -> bytes:
+        """The tags as bytes.
+
+        Raises:
+            LimitExceeded: They are longer than a peer would read.
+        """
+    def without(self, *indexes: int) -> RegionTags:
+        """The same with some regions undescribed."""
+    @property
+    def layers(self) -> list[str | None]:
+        """The layer of each region; ``None`` where nothing is said of it."""
+    @property
+    def formats(self) -> list[PageFormat | None]:
+        """The format of each region's pages."""
+    def join(
+        self,
+        *,
+        engine: str,
+        regions: Sequence[tuple[int, int, int, int, int, _Memory]],
+        generation: int = 0,
+    ) -> RankLayout:
+        """The layout that the tags and the host's addresses make; regions without a tag are left out.
+
+        Args:
+            engine: The peer's engine id.
+            regions: ``(base, page_bytes, page_stride, pages, device, memory)`` of each region, in the tags' order.
+            generation: The generation of its registration.
+
+        Raises:
+            LayoutError: The regions are not as many as the tags, or their pages not as long.
+        """
+    def __len__(self) -> int: ...
+    def __eq__(self, other: object, /) -> bool: ...

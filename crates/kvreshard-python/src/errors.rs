@@ -81,7 +81,8 @@ enum Value {
 
 type Attributes = Vec<(&'static str, Option<Value>)>;
 
-fn exception(py: Python<'_>, error: CoreError) -> PyResult<PyErr> {
+/// The exception of the same meaning as `error`.
+pub(crate) fn exception(py: Python<'_>, error: CoreError) -> PyResult<PyErr> {
     let text = error.to_string();
     let (class, attributes) = parts(py, error);
     raise(class, text, attributes)
@@ -124,6 +125,17 @@ fn parts(py: Python<'_>, error: CoreError) -> (Bound<'_, PyType>, Attributes) {
                 ("local", text(local)),
                 ("remote", text(remote)),
                 ("remedy", maybe(remedy)),
+            ],
+        ),
+        CoreError::Untagged { layer, local, problem, remedy } => (
+            py.get_type::<IncompatibleLayout>(),
+            vec![
+                ("layer", maybe(layer)),
+                ("field", text("page format".to_owned())),
+                ("local", text(local)),
+                ("remote", text("unknown".to_owned())),
+                ("found", text(problem)),
+                ("remedy", text(remedy)),
             ],
         ),
         CoreError::Missing { layer, side, missing } => (

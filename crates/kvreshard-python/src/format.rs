@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use kvreshard::format::{self as core, ElementType, Types};
-use pyo3::exceptions::PyTypeError;
+use numpy::ndarray::ArrayD;
+use numpy::{IntoPyArray, PyArrayDyn};
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
@@ -14,6 +16,16 @@ use crate::errors::Raise;
 #[pyclass(module = "kvreshard", frozen, eq, hash, from_py_object)]
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct PageFormat(pub(crate) core::PageFormat);
+
+impl PageFormat {
+    fn known(&self, component: &str) -> kvreshard::Result<&core::Component> {
+        self.0.component(component).ok_or_else(|| kvreshard::Error::Format {
+            subject: component.to_owned(),
+            problem: format!("no such component; there are {}", self.components().join(", ")),
+            at: None,
+        })
+    }
+}
 
 #[pymethods]
 impl PageFormat {
@@ -74,6 +86,31 @@ impl PageFormat {
         let index = merged(BTreeMap::new(), index)?;
         let index: Vec<_> = index.iter().map(|(axis, at)| (axis.as_str(), *at)).collect();
         self.0.offset(component, &index).raised(py)
+    }
+
+    #[pyo3(signature = (component, /))]
+    fn axes(&self, py: Python<'_>, component: &str) -> PyResult<Vec<(String, u64)>> {
+        let component = self.known(component).raised(py)?;
+        let axes = component.axes().map(|(axis, _)| (axis.to_string(), component.extent(axis.as_str()).unwrap_or(1)));
+        Ok(axes.collect())
+    }
+
+    #[pyo3(signature = (component, /))]
+    fn offsets<'py>(&self, py: Python<'py>, component: &str) -> PyResult<Bound<'py, PyArrayDyn<i64>>> {
+        let component = self.known(component).raised(py)?;
+        let offsets = py.detach(|| component.offsets()).raised(py)?;
+        let shape: Vec<usize> = self
+            .axes(py, component.name().as_str())?
+            .into_iter()
+            .map(|(_, e)| e.try_into())
+            .collect::<Result<_, _>>()?;
+        let array = ArrayD::from_shape_vec(shape, offsets);
+        Ok(array.map_err(|error| PyValueError::new_err(error.to_string()))?.into_pyarray(py))
+    }
+
+    #[pyo3(signature = (other, /))]
+    fn difference(&self, other: &Self) -> Vec<String> {
+        self.0.difference(&other.0).iter().map(ToString::to_string).collect()
     }
 
     #[pyo3(signature = (other, /))]

@@ -1,6 +1,7 @@
 //! Python bindings of kvreshard: types in, numpy out, no logic.
 
 mod arrays;
+mod check;
 mod errors;
 mod format;
 mod layer;
@@ -8,6 +9,8 @@ mod layout;
 mod plan;
 mod request;
 mod route;
+mod stock;
+mod tags;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -21,6 +24,8 @@ mod _core {
     use super::*;
 
     #[pymodule_export]
+    use crate::check::{Finding, Report, check};
+    #[pymodule_export]
     use crate::format::{PageFormat, preset, presets};
     #[pymodule_export]
     use crate::layer::{Group, Layer, Region, Segment};
@@ -32,6 +37,11 @@ mod _core {
     use crate::request::{Blocks, Request};
     #[pymodule_export]
     use crate::route::{Edge, Engine, Route, route};
+
+    #[pymodule_export]
+    use crate::stock::{Facts, StockHandshake, audit};
+    #[pymodule_export]
+    use crate::tags::RegionTags;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 
+use kvreshard::check::{Options, check};
 use kvreshard::layout::MemoryKind;
 use kvreshard::lower::{Pairing, Prepared};
 use kvreshard::plan::{self as core, Direction, Summary};
@@ -20,16 +21,24 @@ type Tables<'py> = (Bound<'py, PyArray2<u64>>, Bound<'py, PyArray2<u64>>);
 
 /// How bytes move between two ranks.
 #[pyfunction]
-#[pyo3(signature = (local, remote, *, edge=None, direction=None))]
+#[pyo3(signature = (local, remote, *, edge=None, direction=None, strategy=None, max_runs_per_page=None))]
 pub(crate) fn plan(
     py: Python<'_>,
     local: &RankLayout,
     remote: &RankLayout,
     edge: Option<&Edge>,
     direction: Option<&str>,
+    strategy: Option<&str>,
+    max_runs_per_page: Option<u64>,
 ) -> PyResult<Plan> {
     py.detach(|| {
         let direction: Option<Direction> = direction.map(str::parse).transpose()?;
+        if let Some(strategy) = strategy {
+            let mut options = Options { strategy: Some(strategy.parse()?), ..Options::default() };
+            options.direction = direction.or_else(|| edge.map(|edge| edge.0.direction())).unwrap_or(Direction::Read);
+            options.max_runs_per_page = max_runs_per_page.unwrap_or(options.max_runs_per_page);
+            check(&local.0, &remote.0, &options).raise()?;
+        }
         let plan = match (edge, direction) {
             (None, direction) => core::Plan::new(&local.0, &remote.0, direction.unwrap_or(Direction::Read))?,
             (Some(Edge(edge)), Some(direction)) if direction != edge.direction() => {

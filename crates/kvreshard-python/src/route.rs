@@ -11,7 +11,7 @@ use crate::layout::RankLayout;
 /// The ranks of one engine.
 #[pyclass(module = "kvreshard", frozen, eq, from_py_object)]
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Engine(ranks::Engine);
+pub(crate) struct Engine(pub(crate) ranks::Engine);
 
 #[pymethods]
 impl Engine {

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::error::{Error, Result};
 use crate::layout::{MAX_ENGINE_BYTES, MAX_LAYER_NAME_BYTES, MAX_LAYERS, MAX_REGIONS, MemoryKind};
-use crate::units::wide;
+use crate::units::{add, mul, wide};
 use crate::wire::bounded::{Bytes, List, Map, Text};
 
 /// The longest handshake that is read, NIXL's own metadata in it included: 4 MiB.
@@ -69,11 +69,16 @@ pub struct StockHandshake {
     hash: Option<String>,
 }
 
-/// One region of a stock peer that holds pages of one layer.
+/// The pages of one layer in a region of a stock peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StockRegion<'a> {
     pub(super) name: Option<&'a str>,
+    /// Index of the region, its first address, and the bytes from its first block to the end of its last.
+    pub(super) at: usize,
     pub(super) base: u64,
+    pub(super) bytes: u64,
+    /// Bytes from the start of a block to the layer's page in it.
+    pub(super) offset: u64,
     pub(super) page_bytes: u64,
     pub(super) stride: u64,
     pub(super) pages: u64,
@@ -191,7 +196,9 @@ impl StockHandshake {
             let (page_bytes, stride) = (of(&fields.block_lens), of(&fields.block_strides));
             let name = fields.region_names.as_ref().and_then(|list| list.0.get(at)).map(|Text(name)| name.as_str());
             let members = fields.region_members.0.get(at).map_or(&[][..], |List(list)| list.as_slice());
-            let whole = StockRegion { name, base: *base, page_bytes, stride, pages, memory };
+            let term = "(blocks - 1) * block stride + block length";
+            let bytes = add(mul(pages.saturating_sub(1), stride, term)?, page_bytes, term)?;
+            let whole = StockRegion { name, at, base: *base, bytes, offset: 0, page_bytes, stride, pages, memory };
             let packed: Vec<_> =
                 members.iter().filter_map(|Text(m)| Some((m, fields.packed_member_layouts.0.get(m)?))).collect();
             match (members, packed.as_slice()) {
@@ -204,13 +211,8 @@ impl StockHandshake {
                 }
                 (_, packed) => {
                     for (member, (offset, bytes)) in packed {
-                        let base = crate::units::add(*base, *offset, "region base + offset of a member")?;
-                        all.push(StockRegion {
-                            name: Some(member.as_str()),
-                            base,
-                            page_bytes: *bytes,
-                            ..whole.clone()
-                        });
+                        let name = Some(member.as_str());
+                        all.push(StockRegion { name, offset: *offset, page_bytes: *bytes, ..whole.clone() });
                     }
                 }
             }

@@ -12,7 +12,6 @@ use crate::error::{Error, Result};
 use crate::format::{Component, PageFormat};
 use crate::layout::{Group, GroupKind, Layer, Position, RankLayout, RankParts, Region, Segment, Shares, TOKEN_AXIS};
 use crate::name::Name;
-use crate::units::{add, mul};
 
 use super::report::{Report, Severity};
 use super::stock::{StockHandshake, StockRegion};
@@ -91,15 +90,16 @@ impl UntaggedPeer {
                 group.window(),
             )?);
         }
+        let mut numbered = BTreeMap::new();
         for (layer, region) in pair_layers(local, &found)? {
             let format = standard(layer, handshake.block_size(), order, self.position)?;
             check_bytes(layer, &format, &region)?;
-            let term = "(blocks - 1) * block stride + block length";
-            let last = mul(region.pages.saturating_sub(1), region.stride, term)?;
-            let bytes = add(last, format.page_bytes(), term)?;
-            let at = parts.regions.len();
-            parts.regions.push(Region::new(region.base, bytes, handshake.device()?, region.memory)?);
-            let segment = Segment::new(at, format, 0, region.pages, region.stride, Shares::default())?;
+            let next = parts.regions.len();
+            let at = *numbered.entry(region.at).or_insert(next);
+            if at == next {
+                parts.regions.push(Region::new(region.base, region.bytes, handshake.device()?, region.memory)?);
+            }
+            let segment = Segment::new(at, format, region.offset, region.pages, region.stride, Shares::default())?;
             parts.layers.push(Layer::new(layer.name(), vec![segment], layer.group(), layer.totals().iter().cloned())?);
         }
         RankLayout::new(parts)

@@ -10,6 +10,9 @@ use crate::error::{Error, Result};
 use crate::name::Name;
 use crate::units::{add, div, mul, rem, wide};
 
+/// The most elements whose offsets are listed one by one.
+pub const MAX_OFFSETS: u64 = 1 << 26;
+
 /// One digit of an axis, in a mixed radix: index `i` of the axis contributes `(i / scale) % extent * stride` bytes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digit {
@@ -119,6 +122,38 @@ impl Component {
             }
         }
         Ok(offset)
+    }
+
+    /// Byte offset in the page of every element: the axes in order of their names, the last one fastest.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] when there are more than [`MAX_OFFSETS`] elements, [`Error::Overflow`] when an offset does not fit.
+    pub fn offsets(&self) -> Result<Vec<i64>> {
+        let term = "offset of an element";
+        let count = self.axes.iter().fold(1_u64, |count, axis| count.saturating_mul(axis.extent));
+        if count > MAX_OFFSETS {
+            return Err(Error::limit("elements of a component", count, MAX_OFFSETS));
+        }
+        let mut offsets = vec![self.base];
+        for axis in &self.axes {
+            let digits = self.digits.get(axis.digits.clone()).unwrap_or_default();
+            let mut steps = Vec::new();
+            for at in 0..axis.extent {
+                let step = digits.iter().try_fold(0, |sum, digit| {
+                    let value = rem(div(at, digit.scale, term)?, digit.extent, term)?;
+                    add(sum, mul(value, digit.stride, term)?, term)
+                })?;
+                steps.push(step);
+            }
+            let mut next = Vec::new();
+            for offset in &offsets {
+                for step in &steps {
+                    next.push(add(*offset, *step, term)?);
+                }
+            }
+            offsets = next;
+        }
+        offsets.into_iter().map(|offset| i64::try_from(offset).map_err(|_| Error::overflow(term))).collect()
     }
 
     /// Whether both have the same name, type and address map.
