@@ -1,11 +1,12 @@
 //! An engine: the layouts of its ranks.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use crate::error::{Error, Result};
-use crate::layout::{Layer, RankLayout, RankParts, Region, Segment, Shares};
+use crate::format::PageFormat;
+use crate::layout::{Layer, MemoryKind, RankLayout, RankParts, Region, Segment, Shares};
 use crate::shard::{ContextParallel, Place};
-use crate::units::{add, rem, wide};
+use crate::units::{Interval, add, rem, wide};
 
 /// The most ranks of one engine.
 pub(crate) const MAX_RANKS: usize = 4_096;
@@ -85,31 +86,35 @@ impl Engine {
     }
 }
 
-/// `layer` at another rank: one page a segment, each in a region of its own at address 0.
+/// `layer` at another rank: one page a segment, each in a region of its own at address 0. Planes, one segment a member, become as
+/// many as the other rank holds.
 fn alike(layer: &Layer, parts: &mut RankParts) -> Result<Layer> {
     let mut segments = Vec::new();
+    let mut planes: Vec<&PageFormat> = Vec::new();
     for segment in layer.segments() {
-        let mut extents = std::collections::BTreeMap::new();
-        let mut shares = Vec::new();
+        let mut extents = BTreeMap::new();
+        let mut shares = vec![Shares::default()];
         for (axis, total) in layer.totals() {
             let share = parts.position.tp.share(*total)?;
             if segment.format().extents().contains_key(axis) {
                 extents.insert(axis.to_string(), share.len());
-                shares.push((axis.clone(), share));
+                shares.iter_mut().for_each(|held| held.set(axis.clone(), share));
             } else if segment.shares().get(axis).is_some() {
-                return Err(Error::layout(
-                    Some(layer.name()),
-                    format!("axis {axis}"),
-                    "one plane a member",
-                    "axis in the page, for other ranks to be built by the rule; list the ranks instead",
-                ));
+                let members = (share.start()..share.end()).filter_map(|at| Interval::new(at, at.checked_add(1)?));
+                shares = members.map(|member| Shares::new([(axis.clone(), member)])).collect();
+                if planes.contains(&segment.format()) {
+                    shares.clear();
+                }
+                planes.push(segment.format());
             }
         }
         let format = segment.format().with_extents(&extents)?;
         let bytes = format.page_bytes();
-        let like = parts.regions.len();
-        parts.regions.push(Region::new(0, bytes, 0, crate::layout::MemoryKind::Dram)?);
-        segments.push(Segment::new(like, format, 0, 1, bytes, Shares::new(shares))?);
+        for held in shares {
+            let like = parts.regions.len();
+            parts.regions.push(Region::new(0, bytes, 0, MemoryKind::Dram)?);
+            segments.push(Segment::new(like, format.clone(), 0, 1, bytes, held)?);
+        }
     }
     Layer::new(layer.name(), segments, layer.group(), layer.totals().iter().cloned())
 }

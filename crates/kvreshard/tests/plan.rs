@@ -117,3 +117,26 @@ fn layouts_survive_the_wire() {
     assert!(bytes.len() < 4096, "{}", bytes.len());
     assert_eq!(RankLayout::from_bytes(&bytes).unwrap(), rank);
 }
+
+/// Other ranks of an engine of head planes have as many planes as they hold heads.
+#[test]
+fn an_engine_of_planes_is_known_from_one_rank() {
+    use kvreshard::layout::{Layer, Segment, Shares};
+    let joint = Rank { layers: 1, ..Rank::new("p", (0, 2), "h n k[d] v[d]", 6, &[N, ("d", 4)]) };
+    let mut parts = joint.build().parts().clone();
+    let plane = common::format("n k[d] v[d]", &[N, ("d", 4)], "bf16");
+    let bytes = plane.page_bytes();
+    let segments = (0..3).map(|head| {
+        let held = Shares::new([(common::name("h"), Interval::new(head, head + 1).unwrap())]);
+        Segment::new(0, plane.clone(), head * bytes * 8, 8, bytes, held).unwrap()
+    });
+    parts.layers = vec![Layer::new("layers.0", segments.collect(), 0, [(common::name("h"), 6)]).unwrap()];
+    let planes = Engine::uniform(&RankLayout::new(parts).unwrap()).unwrap();
+    assert_eq!(planes.ranks()[1].layers()[0].segments().len(), 3);
+    let decode = engine(|r| Rank { layers: 1, ..Rank::new("d", (r, 3), "h n k[d] v[d]", 6, &[N, ("d", 4)]) }, 3);
+    let route = Route::new(&decode, &planes, Direction::Read).unwrap();
+    assert_eq!(
+        route.edges().iter().map(|edge| (edge.local(), edge.remote())).collect::<Vec<_>>(),
+        [(0, 0), (1, 0), (1, 1), (2, 1)]
+    );
+}
