@@ -97,7 +97,9 @@ def interior(name: str, heads: int, side: Side, case: Case) -> Any:
     size = {"float16": 2, "bfloat16": 2, "float32": 4}[case.dtype]
     geometry = formulas.Geometry(heads=heads, tokens=side.page, head_size=case.head_size, element_bytes=size)
     writers = {
+        # Written through the tensor's strides, so the layout decides where heads and tokens lie.
         "packed": formulas.packed_hnd,
+        "nhd": formulas.packed_hnd,
         "rocm_attn": formulas.rocm_attn,
         "aiter_shuffle": formulas.aiter_shuffle,
         "b12x": formulas.two_slot_nhd,

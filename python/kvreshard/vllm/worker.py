@@ -8,6 +8,7 @@ right beyond doubt, or refused.
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
 from typing import Any, ClassVar
@@ -44,6 +45,16 @@ class Finish(list[list[int]]):
     def __init__(self) -> None:
         super().__init__()
         self.clear_bytes: list[tuple[int, int]] = []
+
+
+def _pages_read(mine: kvr.RankLayout, theirs: kvr.RankLayout) -> int:
+    """The peer's pages that one period of a plan touches: what landing them would take in descriptors."""
+    ours = {layer.name: layer.segments[0].format.extents.get("n", 1) for layer in mine.layers}
+    count = 0
+    for layer in theirs.layers:
+        states = layer.segments[0].format.extents.get("n", 1)
+        count += math.lcm(states, ours.get(layer.name, states)) // states
+    return count
 
 
 def refusal(text: str, *, field: str, remedy: str) -> kvr.IncompatibleLayout:
@@ -419,7 +430,9 @@ class PlannedWorker:
         Raises:
             kvreshard.Error: Runs are too short and pages cannot, or must not, be landed.
         """
-        short = plan.bytes > 0 and plan.bytes_per_run < self.options.shortest_run
+        short = plan.bytes > 0 and (
+            plan.bytes_per_run < self.options.shortest_run or (peer.clear and plan.runs > _pages_read(mine, theirs))
+        )
         if self.options.conversion == "direct" or not (short or self.options.conversion == "landed"):
             return None
         converts = [
@@ -429,7 +442,7 @@ class PlannedWorker:
             if ours.name == layer.name and ours.segments[0].format.notation != layer.segments[0].format.notation
         ]
         if self._DIRECTION == "write" or self.options.conversion == "off":
-            if not converts:
+            if not converts or plan.bytes_per_run >= self.options.shortest_run:
                 return None
             ours, other = converts[0]
             raise refusal(
@@ -438,7 +451,7 @@ class PlannedWorker:
                 field="format",
                 remedy="pull" if self._DIRECTION == "write" else 'set conversion="auto", or use one format on both sides',
             )
-        if mine.cp[1] > 1 or theirs.cp[1] > 1:
+        if mine.cp[1] > 1 or theirs.cp[1] > 1 or any(group.kind == "state" for group in theirs.groups):
             return None
         edge = peer.route.edges_of(local=peer.rank, remote=theirs.tp[0])[0]
         landing = Landing(mine, theirs, edge)

@@ -1,0 +1,69 @@
+"""Tests that need vLLM run under `make test-vllm`, which installs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NEEDS_VLLM = "set by make test-vllm, which installs vLLM"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips what needs vLLM outside `make test-vllm`: the interpreter at hand need not have it."""
+    if os.environ.get("KVRESHARD_TEST_VLLM"):
+        return
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and "formats" not in item.path.name:
+            item.add_marker(pytest.mark.skip(reason=f"KVRESHARD_TEST_VLLM is not {NEEDS_VLLM}"))
+
+
+class Runs:
+    """Cases run in processes of their own, a batch at a time; results by case."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(max_workers=2)
+        self._batches: dict[str, Future[list[dict[str, Any]]]] = {}
+
+    def start(self, name: str, cases: list[dict[str, Any]]) -> None:
+        """Starts a batch, once."""
+        if name not in self._batches:
+            self._batches[name] = self._pool.submit(run_cases, cases)
+
+    def result(self, name: str, index: int) -> dict[str, Any]:
+        """The result of one case of a batch."""
+        results = self._batches[name].result()
+        assert index < len(results), f"the process of batch {name} ended after {len(results)} cases"
+        return results[index]
+
+
+def run_cases(cases: list[dict[str, Any]], timeout: float = 900) -> list[dict[str, Any]]:
+    """Runs cases in one process of the harness."""
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.vllm.harness", json.dumps(cases)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    if not lines:
+        raise RuntimeError(f"the harness printed no result:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+    return [json.loads(line.removeprefix("RESULT ")) for line in lines]
+
+
+@pytest.fixture(scope="session")
+def runs() -> Runs:
+    """The batches of this session."""
+    return Runs()

@@ -1,0 +1,71 @@
+"""Pairs of real vLLM engines: what stock connectors do, and what ours do.
+
+A verdict is over every element of every page that the decoder would read, and over every page that it does not own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.vllm.cases import MIXED, ROWS, Row
+from tests.vllm.conftest import Runs
+
+# The first test of a batch waits for the whole batch.
+pytestmark = pytest.mark.timeout(1200)
+
+_MODES = ("pull", "push")
+
+
+def _batches() -> dict[str, list[dict[str, Any]]]:
+    batches = {
+        f"{connector}-{mode}": [row.case(connector, mode) for row in ROWS]
+        for connector in ("ours", "stock")
+        for mode in _MODES
+    }
+    return batches | {"mixed": [case for _, case, _, _ in MIXED]}
+
+
+@pytest.fixture(scope="module")
+def started(runs: Runs) -> Runs:
+    """All batches, on their way."""
+    for name, cases in _batches().items():
+        runs.start(name, cases)
+    return runs
+
+
+@pytest.mark.parametrize("mode", _MODES)
+@pytest.mark.parametrize("index", range(len(ROWS)), ids=[row.name for row in ROWS])
+def test_ours_is_right(started: Runs, index: int, mode: str) -> None:
+    """Every pair comes out right, pushed or pulled, and touches no page but those of the request."""
+    result = started.result(f"ours-{mode}", index)
+    assert result["verdict"] == "right", result["errors"] or result.get("wrong")
+
+
+@pytest.mark.parametrize("mode", _MODES)
+@pytest.mark.parametrize("index", range(len(ROWS)), ids=[row.name for row in ROWS])
+def test_stock_is_as_said(started: Runs, index: int, mode: str) -> None:
+    """What the documentation says of stock connectors holds; where stock is right, ours posts no more descriptors."""
+    row: Row = ROWS[index]
+    stock, ours = started.result(f"stock-{mode}", index), started.result(f"ours-{mode}", index)
+    assert stock["verdict"] == row.expected("stock", mode), stock["errors"] or stock.get("wrong")
+    if stock["verdict"] == "right":
+        assert ours["descriptors"] <= stock["descriptors"]
+
+
+@pytest.mark.parametrize("mode", _MODES)
+def test_what_no_transfer_fills_is_clear(started: Runs, mode: str) -> None:
+    """The rest of the last page is zero where the peer's pages end elsewhere: stale bytes come back as NaNs."""
+    index = next(at for at, row in enumerate(ROWS) if row.rest.get("tokens") == 100 and not row.rest.get("hit"))
+    assert started.result(f"ours-{mode}", index)["tail"] == [0]
+
+
+@pytest.mark.parametrize("index", range(len(MIXED)), ids=[name for name, _, _, _ in MIXED])
+def test_mixed(started: Runs, index: int) -> None:
+    """Our connector with stock peers, with pages of another interior, and with other options."""
+    _, _, verdict, said = MIXED[index]
+    result = started.result("mixed", index)
+    assert result["verdict"] == verdict, result["errors"] or result.get("wrong")
+    for text in said:
+        assert any(text in error for error in result["errors"]), result["errors"]
