@@ -50,7 +50,6 @@ def test_the_first_example_is_short() -> None:
 
 
 def test_the_table_has_the_scenarios_of_the_demonstration() -> None:
-    """Counts depend on no machine, so a table of another day shows."""
     (table,) = re.findall(r"^```text\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
     rows = [line for line in table.splitlines() if line.endswith(("right", "refused"))]
     assert len(rows) == len(SCENARIOS)
@@ -58,6 +57,9 @@ def test_the_table_has_the_scenarios_of_the_demonstration() -> None:
         assert row.strip().startswith(one.formats)
         assert f"{one.prefill.tp} -> {one.decode.tp}" in row
         assert row.endswith("refused" if one.refused else "right")
+        if not one.refused:
+            posted, fewest = row.split()[-6:-4]
+            assert posted == fewest
 
 
 def test_the_targets_named_exist() -> None:
