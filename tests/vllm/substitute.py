@@ -1,7 +1,7 @@
 """A pytest plugin that puts this project's connectors in the place of vLLM's, for vLLM's own tests.
 
-`python -m pytest -p tests.vllm.substitute ...` in a folder with vLLM's tests. Nothing in the tests changes: the classes
-are exchanged in the modules that the tests import them from, before any of them is imported.
+`python -m pytest -p substitute ...` in a folder with vLLM's tests, with this file's folder on the path. Nothing in the
+tests changes: the classes are exchanged in the modules that the tests import them from, before any of them is imported.
 
 Peers in these tests are made by hand and carry no tag, and their backend is CPU_ATTN, whose pages are not standard: the
 option that serves such peers as vLLM does is switched on.
@@ -21,7 +21,7 @@ from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 
 import kvreshard.vllm
 from kvreshard.vllm.pull import PlannedPullWorker
-from kvreshard.vllm.push import PlannedPushScheduler, PlannedPushWorker
+from kvreshard.vllm.push import PlannedPushWorker
 
 
 def _exchange() -> None:
@@ -31,7 +31,6 @@ def _exchange() -> None:
         "NixlPushConnector": kvreshard.vllm.NixlPushConnector,
         "NixlPullConnectorWorker": PlannedPullWorker,
         "NixlPushConnectorWorker": PlannedPushWorker,
-        "NixlPushConnectorScheduler": PlannedPushScheduler,
         "NixlConnectorWorker": PlannedPullWorker,
     }
     stock = {name: value for name, value in vars(package).items() if name in ours}

@@ -4,6 +4,7 @@
 :class:`Unknown`, with the reason; nothing is guessed.
 """
 
-from kvreshard.formats.vllm import Pages, Settings, Unknown, from_vllm_spec, register_backend
+from kvreshard.formats.case import Case, Pages, Settings, Unknown
+from kvreshard.formats.vllm import from_vllm_spec, register_backend
 
-__all__ = ["Pages", "Settings", "Unknown", "from_vllm_spec", "register_backend"]
+__all__ = ["Case", "Pages", "Settings", "Unknown", "from_vllm_spec", "register_backend"]

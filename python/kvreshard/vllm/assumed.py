@@ -52,9 +52,7 @@ def _members(worker: Any, layout: kvr.RankLayout) -> list[list[kvr.Layer]]:
     return members
 
 
-def _segment(
-    worker: Any, mine: Description, own: kvr.Layer, meta: Any, region: int, size: int
-) -> kvr.Segment | None:
+def _segment(worker: Any, mine: Description, own: kvr.Layer, meta: Any, region: int, size: int) -> kvr.Segment | None:
     """The peer's pages of one of our layers."""
     spec = worker._layer_specs[own.name]
     states = own.segments[0].format.extents.get("n", 1) * meta.block_size // worker.block_size

@@ -55,7 +55,7 @@ class Cache:
 
     def stride(self, axis: int) -> int:
         """Bytes from one index of an axis to the next."""
-        return int(self.tensor.stride(axis)) * self.tensor.element_size()
+        return int(self.tensor.stride(axis) * self.tensor.element_size())
 
 
 def describe(worker: Any, caches: dict[str, torch.Tensor], options: Options, generation: int) -> Description:
@@ -129,9 +129,7 @@ def _backend(config: Any, layer: str, spec: Any) -> str | None:
         return str(spec.mamba_type.name) if isinstance(spec, MambaSpec) else None
 
 
-def _pages(
-    worker: Any, name: str, spec: Any, backend: str, cache: Cache, settings: Settings
-) -> Pages | Unknown:
+def _pages(worker: Any, name: str, spec: Any, backend: str, cache: Cache, settings: Settings) -> Pages | Unknown:
     """The pages of one layer, by the settings that only the layer itself can tell."""
     layout = worker.kv_cache_layout
     if worker.use_host_buffer and cache.tensor.device.type == "cpu":
@@ -238,9 +236,7 @@ def _check_page(cache: Cache, slots: int) -> None:
     content = int(tensor.shape[3]) * tensor.element_size()
     if int(tensor.stride(3)) != 1:
         raise _Unfit(f"content with a stride of {tensor.stride(3)} elements")
-    spans = sorted(
-        (cache.stride(axis), int(tensor.shape[axis])) for axis in (1, 2) if int(tensor.shape[axis]) > 1
-    )
+    spans = sorted((cache.stride(axis), int(tensor.shape[axis])) for axis in (1, 2) if int(tensor.shape[axis]) > 1)
     expected = content
     for stride, extent in spans:
         if stride != expected:
@@ -297,9 +293,7 @@ def _group(group: Any, ratio: int) -> kvr.Group:
     spec = next(iter(iter_layer_specs(group.kv_cache_spec)))
     if isinstance(spec, MambaSpec):
         return kvr.Group("state")
-    return kvr.Group(
-        "tokens", pages_per_block=ratio, tokens_per_state=spec.tokens_per_state, window=window_of(spec)
-    )
+    return kvr.Group("tokens", pages_per_block=ratio, tokens_per_state=spec.tokens_per_state, window=window_of(spec))
 
 
 def window_of(spec: Any) -> int | None:

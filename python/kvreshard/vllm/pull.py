@@ -154,7 +154,8 @@ class PlannedPullWorker(PlannedWorker, NixlPullConnectorWorker):
     def _pop_done_transfers(self, transfers: dict[str, list[int]]) -> tuple[set[str], set[str]]:
         """As vLLM's, but a request whose pages are landed is done when its last chunk is in its pages."""
         if transfers is not self._recving_transfers or not self._jobs:
-            return super()._pop_done_transfers(transfers)
+            popped: tuple[set[str], set[str]] = super()._pop_done_transfers(transfers)
+            return popped
         done, failed = super()._pop_done_transfers(transfers)
         for req_id, job in self._jobs.items():
             bad = req_id in failed or req_id in self._recv_failures

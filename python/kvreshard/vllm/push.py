@@ -1,10 +1,9 @@
-"""The push worker: writes a request's blocks into a peer's pages, by plan; and what the peer adds to its registration."""
+"""The push worker: writes a request's blocks into a peer's pages, by plan, and what the peer tells it for that."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from vllm.distributed.kv_transfer.kv_connector.v1.nixl.push_scheduler import NixlPushConnectorScheduler
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.push_worker import NixlPushConnectorWorker
 
 import kvreshard as kvr
@@ -16,23 +15,15 @@ from kvreshard.vllm.worker import Finish, PlannedWorker
 _FIELD = "kvreshard"
 
 
-class PlannedPushScheduler(NixlPushConnectorScheduler):
-    """vLLM's push scheduler, which also tells the worker which tokens a registration is for."""
+def state_wanted(scheduler: Any, request: Any, num_external_tokens: int) -> None:
+    """Adds to a request's new registration the tokens wanted, of which the first ones are there already.
 
-    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
-        """Adds to a new registration the tokens wanted, and the blocks of every group that are there already."""
-        before = request.request_id in self._push_pending_registrations
-        super().update_state_after_alloc(request, blocks, num_external_tokens)
-        registration = self._push_pending_registrations.get(request.request_id)
-        if before or registration is None:
-            return
-        there = [
-            sum(block.block_hash is not None and not block.is_null for block in group) for group in blocks.blocks
-        ]
-        registration[_FIELD] = {
-            "tokens": self._get_remote_prefill_token_count(len(request.prompt_token_ids or [])),
-            "computed": [there[group] for group in self.kv_cache_config.transfer_group_ids],
-        }
+    vLLM's registration has block ids alone, which the source can only count from their end.
+    """
+    registration = scheduler._push_pending_registrations.get(request.request_id)
+    if registration is not None and _FIELD not in registration:
+        end = scheduler._get_remote_prefill_token_count(len(request.prompt_token_ids or []))
+        registration[_FIELD] = {"tokens": end, "first": max(0, end - num_external_tokens)}
 
 
 class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
@@ -128,9 +119,10 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
     def _paired(
         destination: kvr.RankLayout, target_ids: Any, source: kvr.RankLayout, source_ids: Any, wanted: dict[str, Any]
     ) -> tuple[tuple[int, int], list[kvr.Blocks], list[kvr.Blocks]] | None:
+        sizes = [max(1, block_tokens(destination, group)) for group in range(len(destination.groups))]
         firsts: list[int | None] = [
-            None if about.window is not None else computed * block_tokens(destination, group)
-            for group, (about, computed) in enumerate(zip(destination.groups, wanted["computed"], strict=True))
+            wanted["first"] // size * size if about.window is None else None
+            for about, size in zip(destination.groups, sizes, strict=True)
         ]
         return build((destination, target_ids, firsts), (source, source_ids), wanted["tokens"])
 
@@ -170,9 +162,7 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
         with self._sending_transfers_lock:
             self._sending_transfers[req_id].extend(handles)
 
-    def _write_request(
-        self, theirs: kvr.RankLayout, meta: Any, wanted: dict[str, Any] | None
-    ) -> kvr.Request | None:
+    def _write_request(self, theirs: kvr.RankLayout, meta: Any, wanted: dict[str, Any] | None) -> kvr.Request | None:
         mine = self.description.layout
         assert mine is not None
         source, target = meta.local_block_ids, meta.remote.block_ids
@@ -182,7 +172,7 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
             sizes = [[block_tokens(side, group) for group in range(len(side.groups))] for side in (mine, theirs)]
             if sizes[0] != sizes[1]:
                 raise kvr.RequestError(
-                    f"blocks of {sizes[0]} and {sizes[1]} tokens, and the destination does not say which tokens it wants"
+                    f"blocks of {sizes[0]} and {sizes[1]} tokens, and the destination does not say which it wants"
                 )
             built = build((theirs, target, [None] * len(target)), (mine, source), None)
         if built is None:

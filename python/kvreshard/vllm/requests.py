@@ -121,9 +121,7 @@ def pulled(worker: Any, mine: kvr.RankLayout, theirs: kvr.RankLayout, meta: Any)
     for group, about in enumerate(mine.groups):
         known = about.window is None and group < len(groups) and groups[group] < len(computed)
         firsts.append(computed[groups[group]] * block_tokens(mine, group) if known else None)
-    built = build(
-        (mine, meta.local_block_ids, firsts), (theirs, meta.remote.block_ids), meta.remote.num_tokens
-    )
+    built = build((mine, meta.local_block_ids, firsts), (theirs, meta.remote.block_ids), meta.remote.num_tokens)
     if built is None:
         return None
     tokens, local, remote = built

@@ -18,11 +18,21 @@ _VERSION = 1
 _MOST_BYTES = 8 << 20
 
 
-@dataclass
+@dataclass(eq=False)
 class TaggedAgentMetadata(stock.NixlAgentMetadata):
-    """vLLM's agent metadata with the tag, which a stock peer lacks."""
+    """vLLM's agent metadata with the tag, which a stock peer lacks.
+
+    Equal to metadata without a tag that says the same otherwise.
+    """
 
     kvreshard: bytes | None = None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, stock.NixlAgentMetadata):
+            return NotImplemented
+        return all(getattr(self, item.name) == getattr(other, item.name) for item in fields(stock.NixlAgentMetadata))
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 class Tag(msgspec.Struct, frozen=True):

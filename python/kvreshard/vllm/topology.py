@@ -41,6 +41,6 @@ class PlannedTopology(TransferTopology):
     def describe(self, remote_engine_id: str, remote_pp_rank: int = 0) -> str:
         planned = self._planned.get(remote_engine_id)
         if planned is None:
-            return super().describe(remote_engine_id, remote_pp_rank)
+            return str(super().describe(remote_engine_id, remote_pp_rank))
         info = self.get_engine_info(remote_engine_id, remote_pp_rank)
         return f"planned: TP {self.tp_size} with {info.remote_tp_size}, rank {self.tp_rank} with {planned}"

@@ -1,0 +1,174 @@
+"""Runs vLLM's own connector tests, from its source distribution, with our connectors in the place of vLLM's.
+
+`python -m tests.vllm.upstream FOLDER [--stock]` unpacks the tests into FOLDER, where they are not there yet, and runs
+them. What passes with stock connectors is listed by name in `stock_passing.txt`; it must pass with ours, but for the
+tests in `differing.txt`, each of which has a reason. `--stock` runs without exchange and prints the list anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import xml.etree.ElementTree as ElementTree
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+VERSION = "0.33.0"
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+UNIT = "tests/v1/kv_connector/unit"
+FILES = (
+    "test_nixl_desc_geometry.py",
+    "test_nixl_connector.py",
+    "test_nixl_connector_hma.py",
+    "test_nixl_push_connector.py",
+    "test_bidirectional_kv_transfer.py",
+    "test_tp_mapping.py",
+    "test_transfer_topology_sharded.py",
+    "test_nixl_heartbeat.py",
+    "test_handshake_pp_aggregation.py",
+    "test_remote_decode_lifecycle.py",
+    "test_remote_prefill_lifecycle.py",
+    "test_config.py",
+    "test_kv_connector_lifecycle.py",
+    "test_nixl_simple_cpu_offload.py",
+    "test_output_aggregator.py",
+    "test_scheduler_kv_connector_override.py",
+    "test_hma_auto_config.py",
+)
+
+# Model configurations that the tests name on a hub; without weights, which no test that can pass here loads.
+_OPT = {
+    "architectures": ["OPTForCausalLM"],
+    "model_type": "opt",
+    "vocab_size": 50272,
+    "max_position_embeddings": 2048,
+    "activation_function": "relu",
+    "pad_token_id": 1,
+    "bos_token_id": 2,
+    "eos_token_id": 2,
+    "torch_dtype": "float16",
+}
+_MODELS = {
+    "facebook/opt-125m": {
+        "hidden_size": 768,
+        "ffn_dim": 3072,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "word_embed_proj_dim": 768,
+        "do_layer_norm_before": True,
+    },
+    "facebook/opt-350m": {
+        "hidden_size": 1024,
+        "ffn_dim": 4096,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "word_embed_proj_dim": 512,
+        "do_layer_norm_before": False,
+    },
+}
+
+
+def unpack(folder: Path) -> Path:
+    """The tests of vLLM's source distribution, downloaded with pip where they are not in `folder` yet."""
+    base = folder / f"vllm-{VERSION}"
+    if not (base / UNIT).is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        subprocess.run(
+            [
+                *(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-build-isolation"),
+                *("--no-binary", "vllm", "--dest", str(folder), f"vllm=={VERSION}"),
+            ],
+            env={**os.environ, "VLLM_TARGET_DEVICE": "empty", "VLLM_VERSION_OVERRIDE": VERSION},
+            check=True,
+        )
+        archive = folder / f"vllm-{VERSION}.tar.gz"
+        with tarfile.open(archive) as packed:
+            wanted = (f"vllm-{VERSION}/tests/", f"vllm-{VERSION}/pyproject.toml")
+            packed.extractall(folder, [item for item in packed if item.name.startswith(wanted)], filter="data")
+        archive.unlink()
+    for name, sizes in _MODELS.items():
+        (base / name).mkdir(parents=True, exist_ok=True)
+        (base / name / "config.json").write_text(json.dumps({**_OPT, **sizes}))
+    return base
+
+
+def run(base: Path, name: str, *, exchanged: bool) -> dict[str, str]:
+    """Outcomes of one file's tests by name: `passed`, `failed` or `skipped`."""
+    report = base / f"{name}.xml"
+    report.unlink(missing_ok=True)
+    # The plugin by its own name: the folder of vLLM's tests is a package `tests` too.
+    paths = [str(HERE), os.environ.get("PYTHONPATH", "")]
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-q", f"{UNIT}/{name}", "-p", "no:cacheprovider", "--timeout=180"),
+            *("-o", "junit_family=xunit1", f"--junitxml={report}", "--tb=line"),
+            *(("-p", "substitute") if exchanged else ()),
+        ],
+        cwd=base,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+            "VLLM_TARGET_DEVICE": "cpu",
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=1500,
+        check=False,
+    )
+    if not report.exists():
+        raise RuntimeError(f"{name}: pytest wrote no report\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+    outcomes = {}
+    for case in ElementTree.parse(report).iter("testcase"):
+        kinds = {child.tag for child in case}
+        outcome = "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
+        outcomes[f"{name}::{case.get('classname', '').rsplit('.', 1)[-1]}::{case.get('name')}"] = outcome
+    return outcomes
+
+
+def run_all(base: Path, *, exchanged: bool) -> dict[str, str]:
+    """Outcomes of all files, two at a time."""
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        parts = pool.map(lambda name: run(base, name, exchanged=exchanged), FILES)
+        return {name: outcome for part in parts for name, outcome in part.items()}
+
+
+def listed(file: Path) -> dict[str, str]:
+    """Test names in a list, each with what stands behind `  # `."""
+    names = {}
+    for line in file.read_text().splitlines():
+        name, _, reason = line.partition("  # ")
+        if name and not name.startswith("#"):
+            names[name.strip()] = reason.strip()
+    return names
+
+
+def main() -> int:
+    """Runs the tests; 0 when all that stock connectors pass is passed."""
+    base = unpack(Path(sys.argv[1]))
+    if "--stock" in sys.argv:
+        for name, outcome in sorted(run_all(base, exchanged=False).items()):
+            if outcome == "passed":
+                print(name)
+        return 0
+    outcomes = run_all(base, exchanged=True)
+    stock, differing = listed(HERE / "stock_passing.txt"), listed(HERE / "differing.txt")
+    failed = [name for name in stock if outcomes.get(name) != "passed" and name not in differing]
+    needless = [name for name in differing if outcomes.get(name) == "passed"]
+    for name in failed:
+        print(f"{name}: {outcomes.get(name, 'not found')}, but passes with stock connectors")
+    for name in needless:
+        print(f"{name}: passes, but is listed in differing.txt")
+    passed = sum(outcomes.get(name) == "passed" for name in stock)
+    print(f"{passed} passed, {len(failed) + len(needless)} failed")
+    print(f"({len(stock)} pass with stock connectors; {len(differing)} of them assert what is rightly built otherwise)")
+    return 1 if failed or needless or not stock else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
