@@ -585,9 +585,15 @@ class Request:
         tokens: Half-open interval of global tokens.
         local: The blocks of every local group.
         remote: The blocks of every remote group.
+        more: Later tokens come by other requests, before or after this one (chunked prefill). Then nothing after the
+            end is touched: the end is not rounded up to a row's end, :meth:`Plan.zero` reports nothing after it, a state
+            of several tokens waits for the part that has its last one, and groups of states move with the part that
+            has the last token of all.
     """
 
-    def __new__(cls, tokens: tuple[int, int], local: Sequence[Blocks], remote: Sequence[Blocks]) -> Request: ...
+    def __new__(
+        cls, tokens: tuple[int, int], local: Sequence[Blocks], remote: Sequence[Blocks], *, more: bool = False
+    ) -> Request: ...
     @property
     def tokens(self) -> tuple[int, int]:
         """Half-open interval of global tokens."""
@@ -597,6 +603,10 @@ class Request:
     @property
     def remote(self) -> list[Blocks]:
         """The blocks of every remote group."""
+    @property
+    def more(self) -> bool:
+        """Whether later tokens come by other requests."""
+    def __getnewargs_ex__(self) -> tuple[tuple[Any, ...], dict[str, Any]]: ...
     def __eq__(self, other: object, /) -> bool: ...
 
 @final
@@ -687,7 +697,8 @@ class Plan:
         """Which prepared descriptors make up a request: ``(local, remote)``, int32 ``(N,)`` each, for
         ``make_prepped_xfer``.
 
-        The end of the tokens wanted is rounded up to the end of a row, inside pages that the request owns alone.
+        The end of the tokens wanted is rounded up to the end of a row, inside pages that the request owns alone; not
+        where ``more`` of them come by other requests.
 
         Args:
             request: The request.
@@ -696,8 +707,8 @@ class Plan:
             part: Which part.
 
         Raises:
-            RequestError: A block does not exist, or the lists do not suffice; the tokens begin inside a row
-                (:meth:`lists` serves them); or ``out`` is too short.
+            RequestError: A block does not exist, or the lists do not suffice; the tokens begin inside a row, or end
+                inside one with ``more`` to come (:meth:`lists` serves them); or ``out`` is too short.
             LimitExceeded: As :meth:`local_rows`.
             TypeError: ``out`` is of another type, read-only, not contiguous, or one array twice.
         """
@@ -717,7 +728,8 @@ class Plan:
         """Destination bytes that the request's pages own and no transfer fills: clear them before the pages count as
         ready.
 
-        uint64 ``(N, 3)``, a row ``[address, bytes, device]``.
+        All that the listed blocks hold after the last token wanted, and tokens that a sliding window has dropped at the
+        source; pads are left out. uint64 ``(N, 3)``, a row ``[address, bytes, device]``.
 
         Args:
             request: The request.
@@ -759,6 +771,7 @@ def plan(
     *,
     edge: Edge | None = None,
     direction: _Direction | None = None,
+    layers: Sequence[str] | None = None,
     strategy: _Strategy | None = None,
     max_runs_per_page: int | None = None,
 ) -> Plan:
@@ -771,13 +784,16 @@ def plan(
             ranks hold.
         direction: ``read``: local is the destination; ``write``: local is the source. Where not given, the edge's, or
             ``read``.
+        layers: Plans only these layers, each once, of what it would plan else: prefill that sends a layer as soon as it
+            is computed.
         strategy: ``direct`` insists on one descriptor a run, and refuses a pair of which a page takes more than
             ``max_runs_per_page`` of them; :func:`check` says what else could be done.
         max_runs_per_page: The bound for one layer; 1024 where not given.
 
     Raises:
         IncompatibleLayout: Copied bytes would not mean the same; the error names layer, field and both values.
-        MissingLayer: The source does not hold a layer of the destination.
+        MissingLayer: The source does not hold a layer of the destination; or one of ``layers`` is not on both sides, or
+            not on the edge.
         LimitExceeded: Page sizes or nests need more pieces than can be planned.
         ArithmeticOverflow: An address does not fit 64 bits.
         LayoutError: ``direction`` contradicts the edge.

@@ -20,18 +20,23 @@ type Ids<'py> = (Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<i32>>);
 type Tables<'py> = (Bound<'py, PyArray2<u64>>, Bound<'py, PyArray2<u64>>);
 
 /// How bytes move between two ranks.
+#[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]
 #[pyfunction]
-#[pyo3(signature = (local, remote, *, edge=None, direction=None, strategy=None, max_runs_per_page=None))]
+#[pyo3(signature = (
+    local, remote, *, edge=None, direction=None, layers=None, strategy=None, max_runs_per_page=None
+))]
 pub(crate) fn plan(
     py: Python<'_>,
     local: &RankLayout,
     remote: &RankLayout,
     edge: Option<&Edge>,
     direction: Option<&str>,
+    layers: Option<Vec<String>>,
     strategy: Option<&str>,
     max_runs_per_page: Option<u64>,
 ) -> PyResult<Plan> {
     py.detach(|| {
+        let only = layers.as_ref().map(|layers| layers.iter().map(String::as_str));
         let direction: Option<Direction> = direction.map(str::parse).transpose()?;
         if let Some(strategy) = strategy {
             let mut options = Options { strategy: Some(strategy.parse()?), ..Options::default() };
@@ -40,7 +45,13 @@ pub(crate) fn plan(
             check(&local.0, &remote.0, &options).raise()?;
         }
         let plan = match (edge, direction) {
-            (None, direction) => core::Plan::new(&local.0, &remote.0, direction.unwrap_or(Direction::Read))?,
+            (None, direction) => {
+                let direction = direction.unwrap_or(Direction::Read);
+                match only {
+                    None => core::Plan::new(&local.0, &remote.0, direction)?,
+                    Some(only) => core::Plan::of_layers(&local.0, &remote.0, direction, only)?,
+                }
+            }
             (Some(Edge(edge)), Some(direction)) if direction != edge.direction() => {
                 return Err(CoreError::Layout {
                     layer: None,
@@ -49,7 +60,10 @@ pub(crate) fn plan(
                     expected: format!("{}, as of the edge", edge.direction().name()),
                 });
             }
-            (Some(Edge(edge)), _) => edge.plan(&local.0, &remote.0)?,
+            (Some(Edge(edge)), _) => match only {
+                None => edge.plan(&local.0, &remote.0)?,
+                Some(only) => edge.of_layers(only)?.plan(&local.0, &remote.0)?,
+            },
         };
         Ok(Plan { summary: plan.summary()?, plan, prepared: OnceLock::new() })
     })

@@ -1,5 +1,7 @@
 //! `Blocks` and `Request`.
 
+use std::collections::BTreeMap;
+
 use kvreshard::{Interval, Side, request as core};
 use numpy::PyArray1;
 use pyo3::prelude::*;
@@ -52,7 +54,8 @@ pub(crate) struct Request(pub(crate) core::Request);
 #[pymethods]
 impl Request {
     #[new]
-    fn new(py: Python<'_>, tokens: Pair, local: Vec<Blocks>, remote: Vec<Blocks>) -> PyResult<Self> {
+    #[pyo3(signature = (tokens, local, remote, *, more=false))]
+    fn new(py: Python<'_>, tokens: Pair, local: Vec<Blocks>, remote: Vec<Blocks>, more: bool) -> PyResult<Self> {
         let Some(wanted) = Interval::new(tokens.0, tokens.1) else {
             return Err(bad_request(
                 py,
@@ -62,7 +65,7 @@ impl Request {
             ));
         };
         let lists = |side: Vec<Blocks>| side.into_iter().map(|blocks| blocks.0).collect();
-        Ok(Self(core::Request::new(wanted, lists(local), lists(remote))))
+        Ok(Self(core::Request::new(wanted, lists(local), lists(remote)).with_more(more)))
     }
 
     #[getter]
@@ -80,12 +83,19 @@ impl Request {
         self.0.side(Side::Remote).iter().cloned().map(Blocks).collect()
     }
 
-    fn __repr__(&self) -> String {
-        let lists = |side: Vec<Blocks>| side.iter().map(Blocks::__repr__).collect::<Vec<_>>().join(", ");
-        format!("Request({:?}, [{}], [{}])", self.tokens(), lists(self.local()), lists(self.remote()))
+    #[getter]
+    fn more(&self) -> bool {
+        self.0.more()
     }
 
-    fn __getnewargs__(&self) -> (Pair, Vec<Blocks>, Vec<Blocks>) {
-        (self.tokens(), self.local(), self.remote())
+    fn __repr__(&self) -> String {
+        let more = if self.more() { ", more=True" } else { "" };
+        let lists = |side: Vec<Blocks>| side.iter().map(Blocks::__repr__).collect::<Vec<_>>().join(", ");
+        format!("Request({:?}, [{}], [{}]{more})", self.tokens(), lists(self.local()), lists(self.remote()))
+    }
+
+    #[allow(clippy::type_complexity, reason = "the arguments by place and by name, as pickle wants them")]
+    fn __getnewargs_ex__(&self) -> ((Pair, Vec<Blocks>, Vec<Blocks>), BTreeMap<&'static str, bool>) {
+        ((self.tokens(), self.local(), self.remote()), BTreeMap::from([("more", self.more())]))
     }
 }

@@ -36,18 +36,33 @@ pub struct Request {
     tokens: Interval,
     local: Vec<Blocks>,
     remote: Vec<Blocks>,
+    more: bool,
 }
 
 impl Request {
     /// `tokens` are global tokens; `local` and `remote` have one entry for each group of that side, in its order. Tokens before the
     /// first block of the destination are not wanted (it has them already); groups of states ignore tokens and move every block.
     pub const fn new(tokens: Interval, local: Vec<Blocks>, remote: Vec<Blocks>) -> Self {
-        Self { tokens, local, remote }
+        Self { tokens, local, remote, more: false }
     }
 
     /// The global tokens wanted.
     pub const fn tokens(&self) -> Interval {
         self.tokens
+    }
+
+    /// The same request as one part of a transfer of which later tokens come by other requests, before or after this one (chunked
+    /// prefill). Then nothing after the end is touched: the end is not rounded up to a row's end, bytes after it are not reported to
+    /// be cleared, a state of several tokens that still lacks some waits for the part that has them, and groups of states move with
+    /// the part that has the last token.
+    #[must_use]
+    pub fn with_more(self, more: bool) -> Self {
+        Self { more, ..self }
+    }
+
+    /// Whether later tokens come by other requests.
+    pub const fn more(&self) -> bool {
+        self.more
     }
 
     /// The blocks of every group of `side`.

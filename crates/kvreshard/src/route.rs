@@ -55,6 +55,22 @@ impl Edge {
         self.direction
     }
 
+    /// This edge with some of its layers alone: prefill that sends each layer as soon as it is computed.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] when the edge does not carry one of the layers.
+    pub fn of_layers<'n>(&self, layers: impl IntoIterator<Item = &'n str>) -> Result<Self> {
+        let wanted: BTreeSet<&str> = layers.into_iter().collect();
+        let carried: BTreeSet<&str> = self.takes.iter().map(|(name, _)| &**name).collect();
+        if let Some(absent) = wanted.difference(&carried).next() {
+            let missing =
+                format!("the layer on the edge from local rank {} to remote rank {}", self.local, self.remote);
+            return Err(Error::Missing { layer: (*absent).to_owned(), side: Side::Remote, missing });
+        }
+        let takes = self.takes.iter().filter(|(name, _)| wanted.contains(&**name)).cloned().collect();
+        Ok(Self { takes, ..*self })
+    }
+
     /// Plans this edge between the two ranks' layouts.
     ///
     /// # Errors
@@ -245,11 +261,15 @@ impl<'a> Router<'a> {
     fn deal(&mut self, layer: &Spread<'_>) -> Result<Dealt> {
         let mut dealt: BTreeMap<(usize, usize), Vec<(usize, Interval)>> = BTreeMap::new();
         let mut whole: BTreeSet<(usize, usize)> = BTreeSet::new();
-        let contexts: BTreeSet<u64> = layer.from.iter().map(|s| s.paging.context.place().rank()).collect();
+        // States are not dealt by token: every context-parallel rank has the whole of them, so all are one context.
+        let context_of = |source: &Holder| match layer.kind {
+            GroupKind::Tokens => source.paging.context.place().rank(),
+            GroupKind::State => 0,
+        };
+        let contexts: BTreeSet<u64> = layer.from.iter().map(context_of).collect();
         self.check_contexts(layer, &contexts)?;
         for context in contexts {
-            let sources: Vec<&Holder> =
-                layer.from.iter().filter(|s| s.paging.context.place().rank() == context).collect();
+            let sources: Vec<&Holder> = layer.from.iter().filter(|source| context_of(source) == context).collect();
             let Some(sample) = sources.first() else { continue };
             let mut targets = Vec::new();
             for target in &layer.to {

@@ -87,10 +87,14 @@ impl TokensPerState {
         Ok(Some(mul(div(token, self.tokens, "tokens_per_state")?, self.states, "token * states per token")?))
     }
 
+    /// How many states have all their tokens below `token`: the state that holds `token`, or begins at it.
+    pub(crate) fn states_below(self, token: u64) -> Result<u64> {
+        div(mul(token, self.states, "token * states per token")?, self.tokens, "tokens_per_state")
+    }
+
     /// One past the last state that holds a token below `token`.
     pub(crate) fn states_covering(self, token: u64) -> Result<u64> {
-        let whole = div_ceil(token, self.tokens, "tokens_per_state")?;
-        mul(whole, self.states, "token * states per token")
+        div_ceil(mul(token, self.states, "token * states per token")?, self.tokens, "tokens_per_state")
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::shard::{ContextParallel, Place};
 
-use super::group::{Group, GroupKind};
+use super::group::{Group, GroupKind, TokensPerState};
 use super::layer::Layer;
 use super::limits::{MAX_ENGINE_BYTES, MAX_GROUPS, MAX_LAYERS, MAX_PARTS, MAX_REGIONS, MAX_SEGMENTS, within};
 use super::region::Region;
@@ -47,6 +47,16 @@ pub struct RankParts {
     pub layers: Vec<Layer>,
 }
 
+/// Context parallelism deals tokens, and a state of several tokens would have several owners.
+fn check_dealing(layer: &str, group: &Group, position: &Position) -> Result<()> {
+    let (size, scale) = (position.cp.place().size(), group.tokens_per_state());
+    if group.kind() == GroupKind::Tokens && size > 1 && scale != TokensPerState::ONE {
+        let expected = format!("1 where {size} context-parallel ranks share the tokens: they deal tokens, not states");
+        return Err(Error::layout(Some(layer), "tokens_per_state", scale, expected));
+    }
+    Ok(())
+}
+
 /// All that a peer must know of one rank; valid when made, immutable, cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RankLayout(Arc<Inner>);
@@ -64,7 +74,7 @@ impl RankLayout {
     /// # Errors
     /// [`Error::Layout`] naming layer and field: a segment outside its region, heads held that contradict the share, components
     /// without tokens in a group that counts them, a component held twice, two layers of one name, layers of one group with
-    /// pages of different lengths. [`Error::Limit`] when there are too many of anything.
+    /// pages of different lengths, states of several tokens where context parallelism deals tokens. [`Error::Limit`] when there are too many of anything.
     pub fn new(mut parts: RankParts) -> Result<Self> {
         let segments = || parts.layers.iter().flat_map(Layer::segments);
         within("bytes of an engine id", parts.engine.len(), MAX_ENGINE_BYTES)?;
@@ -73,6 +83,11 @@ impl RankLayout {
         within("components of all segments", segments().map(|s| s.format().components().len()).sum(), MAX_PARTS)?;
         within("regions", parts.regions.len(), MAX_REGIONS)?;
         within("groups", parts.groups.len(), MAX_GROUPS)?;
+        for layer in &parts.layers {
+            if let Some(group) = parts.groups.get(layer.group()) {
+                check_dealing(layer.name(), group, &parts.position)?;
+            }
+        }
         if parts.layers.is_empty() {
             return Err(Error::layout(None, "layers", 0, "at least 1"));
         }

@@ -51,7 +51,7 @@ impl Pairing {
     /// How many ids the request has in `prepared`.
     ///
     /// # Errors
-    /// [`Error::Request`] when the wanted tokens begin inside a row: prepared rows have fixed lengths.
+    /// [`Error::Request`] when prepared rows cannot serve the request ([`fits_rows`](Self::fits_rows)).
     pub fn id_count(&self, prepared: &Prepared) -> Result<usize> {
         self.whole()?;
         let mut count: usize = 0;
@@ -62,14 +62,16 @@ impl Pairing {
         Ok(count)
     }
 
-    /// Refuses a request that begins inside a row: rows and tiles move whole.
+    /// Refuses a request that begins inside a row, or ends inside one of which others fill the rest: rows and tiles move whole.
     pub(super) fn whole(&self) -> Result<()> {
-        if let Some(partial) = self.partial.iter().find(|partial| partial.front) {
+        for partial in &self.partial {
+            let Some(end) = partial.kept else { continue };
+            let at = if end == "start" { partial.states.start() } else { partial.states.end() };
             return Err(Error::Request {
                 side: self.plan.direction().destination(),
                 group: None,
-                field: "tokens start".to_owned(),
-                found: format!("inside a row, {} states after its period", partial.states.start()),
+                field: format!("tokens {end}"),
+                found: format!("inside a row, {at} states after its period"),
                 expected: "a row boundary; exact lists serve any interval".to_owned(),
             });
         }

@@ -32,8 +32,9 @@ pub(crate) struct Partial {
     pub(crate) remote_page: i32,
     /// The states wanted, counted from the start of the period.
     pub(crate) states: Interval,
-    /// Whether states at the front of the cell are not wanted: rounding down would overwrite what is already there.
-    pub(crate) front: bool,
+    /// Which end of the row belongs to others, so that the row cannot be moved whole: the front, which is already there, or the
+    /// back, which comes by another request. A back that nobody else fills is rounded up.
+    pub(crate) kept: Option<&'static str>,
 }
 
 /// States of a destination page that no source byte will fill.
@@ -86,9 +87,11 @@ impl Pairing {
             let remote = SidePages::new(plan.remote(), Side::Remote, groups.remote, request, limits.1)?;
             let mut cells = vec![CellPages::default(); groups.period.cells.len()];
             match groups.kind {
+                // A state is that of the last token, so it moves with the part of a transfer that has the last token.
+                GroupKind::State if request.more() => {}
                 GroupKind::State => pair_states(&local, &remote, &mut cells)?,
                 GroupKind::Tokens => {
-                    pairing.pair_tokens(index, &groups.period, &local, &remote, request.tokens(), &mut cells)?;
+                    pairing.pair_tokens(index, &groups.period, &local, &remote, request, &mut cells)?;
                 }
             }
             for pages in &mut cells {
@@ -106,8 +109,10 @@ impl Pairing {
 
     /// Whether prepared rows can serve the request. They cannot when the wanted tokens begin inside a row; their end is rounded up
     /// to the row's end, inside pages that the request owns alone.
+    ///
+    /// The end of a request with more to come is not rounded up: rows cannot serve it either when it ends inside one.
     pub fn fits_rows(&self) -> bool {
-        !self.partial.iter().any(|partial| partial.front)
+        self.partial.iter().all(|partial| partial.kept.is_none())
     }
 
     fn pair_tokens(
@@ -116,9 +121,10 @@ impl Pairing {
         period: &Period,
         local: &SidePages<'_>,
         remote: &SidePages<'_>,
-        tokens: Interval,
+        request: &Request,
         out: &mut [CellPages],
     ) -> Result<()> {
+        let tokens = request.tokens();
         let writes = self.plan.direction().destination();
         let to = if writes == Side::Local { local } else { remote };
         if to.ids.is_empty() || tokens.is_empty() {
@@ -126,16 +132,31 @@ impl Pairing {
         }
         let scale = self.plan.side(writes).groups().get(to.group).map(crate::layout::Group::tokens_per_state);
         let scale = scale.unwrap_or(crate::layout::TokensPerState::ONE);
-        let Some(start) = scale.state_at(tokens.start())? else {
-            return Err(to.bad("tokens start", tokens.start(), format!("a multiple of {scale} tokens a state")));
-        };
-        let wanted = Interval::new(start.max(to.state), scale.states_covering(tokens.end())?);
-        let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty()) else { return Ok(()) };
+        // A state of several tokens moves with the last of them: an interval that begins inside a state takes all of it, one that
+        // ends inside leaves it to the interval that goes on.
+        let start = scale.states_below(tokens.start())?.max(to.state);
+        let end =
+            if request.more() { scale.states_below(tokens.end())? } else { scale.states_covering(tokens.end())? };
+        if let Some(wanted) = Interval::new(start, end).filter(|wanted| !wanted.is_empty()) {
+            self.pair_turns(pair, period, (local, remote), (wanted, request.more()), out)?;
+        }
+        if request.more() { Ok(()) } else { self.lay_rest_bare(pair, to, end) }
+    }
+
+    /// Pairs the pages of all turns of the period that `wanted` touches.
+    fn pair_turns(
+        &mut self,
+        pair: usize,
+        period: &Period,
+        (local, remote): (&SidePages<'_>, &SidePages<'_>),
+        (wanted, more): (Interval, bool),
+        out: &mut [CellPages],
+    ) -> Result<()> {
         let term = "state of a period";
         let mut turn = div(wanted.start(), period.states, term)?;
         let turns = div_ceil(wanted.end(), period.states, term)?;
         while turn < turns {
-            self.pair_turn(pair, period, (local, remote), turn, wanted, out)?;
+            self.pair_turn(pair, period, (local, remote), turn, (wanted, more), out)?;
             turn = add(turn, 1, term)?;
             // Between the first and the last turn, equal pages pair one to one: whole stretches of both lists.
             let inner = sub(turns, turn, term)?.saturating_sub(1);
@@ -146,7 +167,7 @@ impl Pairing {
                 turn = add(turn, inner, term)?;
             }
         }
-        self.lay_tail_bare(pair, to, wanted)
+        Ok(())
     }
 
     /// Pairs the cells of one turn of the period.
@@ -156,7 +177,7 @@ impl Pairing {
         period: &Period,
         sides: (&SidePages<'_>, &SidePages<'_>),
         turn: u64,
-        wanted: Interval,
+        (wanted, more): (Interval, bool),
         out: &mut [CellPages],
     ) -> Result<()> {
         let term = "state of a period";
@@ -167,11 +188,15 @@ impl Pairing {
         for (index, cell) in period.cells.iter().enumerate() {
             let reach = shifted(cell.reach, base)?;
             let Some(part) = reach.intersect(wanted) else { continue };
+            let clip = Interval::new(sub(part.start(), base, term)?, sub(part.end(), base, term)?)
+                .ok_or_else(|| Error::overflow(term))?;
+            // Between the pieces of a cell lie states of other context-parallel ranks.
+            if part != reach && cell.spans(Some(clip))?.is_empty() {
+                continue;
+            }
             let numbers = |pages: u64, page: u64| add(mul(turn, pages, term)?, page, term);
             let here = local.page(numbers(period.local_pages, cell.local_page)?, local.side == writes)?;
             let there = remote.page(numbers(period.remote_pages, cell.remote_page)?, remote.side == writes)?;
-            let clip = Interval::new(sub(part.start(), base, term)?, sub(part.end(), base, term)?)
-                .ok_or_else(|| Error::overflow(term))?;
             let (target, source) = if writes == Side::Local { (here, there) } else { (there, here) };
             match (target, source) {
                 // Pages before the destination's first block are there already.
@@ -187,13 +212,18 @@ impl Pairing {
                     pages.local.push(here);
                     pages.remote.push(there);
                     if part != reach {
+                        let kept = match (part.start() > reach.start(), more && part.end() < reach.end()) {
+                            (true, _) => Some("start"),
+                            (false, true) => Some("end"),
+                            (false, false) => None,
+                        };
                         self.partial.push(Partial {
                             pair,
                             cell: index,
                             local_page: here,
                             remote_page: there,
                             states: clip,
-                            front: part.start() > reach.start(),
+                            kept,
                         });
                     }
                 }
@@ -213,19 +243,22 @@ impl Pairing {
         Ok(())
     }
 
-    /// The rest of the last destination page, after the last wanted state.
-    fn lay_tail_bare(&mut self, pair: usize, to: &SidePages<'_>, wanted: Interval) -> Result<()> {
+    /// Everything after the last wanted state in the destination's pages: the rest of the last page, and pages beyond it.
+    fn lay_rest_bare(&mut self, pair: usize, to: &SidePages<'_>, end: u64) -> Result<()> {
         let layout = self.plan.side(to.side);
         let paging = Paging { states: layout.states_per_page(to.group), context: layout.position().cp };
         let term = "position in a page";
-        let end = paging.context.count_below(wanted.end())?;
-        let within = rem(end, paging.states, term)?;
-        if within == 0 || end <= paging.context.count_below(wanted.start())? {
-            return Ok(());
-        }
-        if let Some(page) = to.page(div(end, paging.states, term)?, true)? {
-            let states = Interval::new(within, paging.states).ok_or_else(|| Error::overflow(term))?;
-            self.bare.push(Bare { pair, page, states });
+        let end = paging.context.count_below(end)?;
+        let mut number = div(end, paging.states, term)?.max(to.first);
+        let mut within = if mul(number, paging.states, term)? < end { rem(end, paging.states, term)? } else { 0 };
+        let listed = add(to.first, mul(wide(to.ids.len()), to.ratio, "listed pages")?, "listed pages")?;
+        while number < listed {
+            if let Some(page) = to.page(number, true)? {
+                let states = Interval::new(within, paging.states).ok_or_else(|| Error::overflow(term))?;
+                self.bare.push(Bare { pair, page, states });
+            }
+            number = add(number, 1, "listed pages")?;
+            within = 0;
         }
         Ok(())
     }

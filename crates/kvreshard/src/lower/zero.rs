@@ -3,17 +3,24 @@
 //! A page that counts as ready is read whole by some kernels, masked afterwards; a stale NaN times a mask of zero is a NaN. So the
 //! connector clears these bytes before the page counts as ready.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
 use crate::error::{Result, Side};
 use crate::layout::MemoryKind;
+use crate::plan::LayerPair;
 use crate::plan::axis::Span;
 use crate::plan::copy::{Run, join, merge};
 use crate::plan::lane::Track;
 use crate::plan::matching::match_layers;
-use crate::units::add;
+use crate::units::{Interval, add};
 
 use super::lists::address;
 use super::pairing::Pairing;
 use super::rows::{Row, region};
+
+/// A segment of the destination's layer, and runs of a page of it.
+type SegmentRuns = (usize, Vec<Run>);
 
 impl Pairing {
     /// The bytes to clear in destination memory of kind `memory`, as rows of one descriptor each, coalesced.
@@ -24,31 +31,28 @@ impl Pairing {
         let side = self.plan.direction().destination();
         let layout = self.plan.side(side);
         let mut runs: Vec<(u32, Run)> = Vec::new();
+        // Layers of one kind leave the same bytes of a page bare, and most pages are bare from end to end.
+        let mut known: BTreeMap<(usize, Interval), Vec<SegmentRuns>> = BTreeMap::new();
         for bare in &self.bare {
-            let Some(groups) = self.plan.pairs().get(bare.pair) else { continue };
-            let span = Span { local: bare.states.start(), remote: bare.states.start(), len: bare.states.len() };
             for layers in self.plan.layer_pairs().iter().filter(|layers| layers.pair == bare.pair) {
-                let here = self.plan.local().layers().get(layers.local);
-                let there = self.plan.remote().layers().get(layers.remote);
-                let (Some(here), Some(there)) = (here, there) else { continue };
-                for one in match_layers(here, there, layers.take.as_deref())? {
-                    let (local, remote) = one.segments();
-                    let segment = match side {
-                        Side::Local => here.segments().get(local),
-                        Side::Remote => there.segments().get(remote),
-                    };
-                    let Some(segment) = segment else { continue };
+                let at = match side {
+                    Side::Local => layers.local,
+                    Side::Remote => layers.remote,
+                };
+                let Some(layer) = layout.layers().get(at) else { continue };
+                let parts = match known.entry((layers.kind, bare.states)) {
+                    Entry::Occupied(found) => found.into_mut(),
+                    Entry::Vacant(slot) => slot.insert(self.bare_runs(layers, side, bare.states)?),
+                };
+                for (segment, parts) in parts.iter() {
+                    let Some(segment) = layer.segments().get(*segment) else { continue };
                     let region = region(layout, segment.region())?;
                     if region.memory() != memory {
                         continue;
                     }
                     let track = Track::new(layout, segment)?;
                     let base = address(track.address, bare.page, track.stride)?;
-                    let mut expanded = Vec::new();
-                    for copy in merge(one.bytes_of(side, groups.kind, &[span])?)? {
-                        copy.expand(&mut expanded)?;
-                    }
-                    for run in expanded {
+                    for run in parts {
                         let at = add(base, run.local, "address to clear")?;
                         runs.push((region.device(), Run { local: at, remote: at, len: run.len }));
                     }
@@ -66,5 +70,24 @@ impl Pairing {
             }
         }
         Ok(rows)
+    }
+
+    /// For each segment that the destination's layer has, where in a page the bytes of `states` lie, both offsets of a run alike.
+    fn bare_runs(&self, layers: &LayerPair, side: Side, states: Interval) -> Result<Vec<SegmentRuns>> {
+        let kind = self.plan.pairs().get(layers.pair).map(|groups| groups.kind);
+        let here = self.plan.local().layers().get(layers.local);
+        let there = self.plan.remote().layers().get(layers.remote);
+        let (Some(kind), Some(here), Some(there)) = (kind, here, there) else { return Ok(Vec::new()) };
+        let span = Span { local: states.start(), remote: states.start(), len: states.len() };
+        let mut found = Vec::new();
+        for one in match_layers(here, there, layers.take.as_deref())? {
+            let (local, remote) = one.segments();
+            let mut runs = Vec::new();
+            for copy in merge(one.bytes_of(side, kind, &[span])?)? {
+                copy.expand(&mut runs)?;
+            }
+            found.push((if side == Side::Local { local } else { remote }, runs));
+        }
+        Ok(found)
     }
 }

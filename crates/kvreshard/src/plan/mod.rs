@@ -23,8 +23,8 @@ pub use matching::Take;
 pub use work::{MAX_PLAN_LANES, MAX_PLAN_RUNS};
 
 use crate::error::{Error, Result, Side};
-use crate::layout::{GroupKind, RankLayout};
-use crate::units::{add, div_ceil, mul, wide};
+use crate::layout::{GroupKind, RankLayout, Shares};
+use crate::units::{Interval, add, div_ceil, mul, wide};
 use lane::Lane;
 use period::Period;
 
@@ -158,6 +158,34 @@ impl Plan {
         takes: &[(Arc<str>, Arc<Take>)],
     ) -> Result<Self> {
         build::some(local, remote, direction, takes)
+    }
+
+    /// Plans some layers alone, all that both ranks hold of them: prefill that sends each layer as soon as it is computed.
+    ///
+    /// # Errors
+    /// As [`Plan::new`]; [`Error::Missing`] when either rank lacks one of the layers.
+    pub fn of_layers<'n>(
+        local: &RankLayout,
+        remote: &RankLayout,
+        direction: Direction,
+        layers: impl IntoIterator<Item = &'n str>,
+    ) -> Result<Self> {
+        let mut takes: Vec<(Arc<str>, Arc<Take>)> = Vec::new();
+        for name in layers {
+            let Some(layer) = local.layer(name) else {
+                return Err(Error::Missing {
+                    layer: name.to_owned(),
+                    side: Side::Local,
+                    missing: "the layer".to_owned(),
+                });
+            };
+            if takes.iter().all(|(known, _)| &**known != name) {
+                let shares = layer.totals().iter().map(|(axis, total)| (axis.clone(), Interval::from_zero(*total)));
+                let take = Take { shares: Shares::new(shares), replicated: true };
+                takes.push((Arc::from(name), Arc::new(take)));
+            }
+        }
+        build::some(local, remote, direction, &takes)
     }
 
     /// The side that plans and issues.
