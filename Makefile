@@ -46,6 +46,11 @@ python-checks: $(TEST)/built
 	$(TEST)/bin/basedpyright --level error
 	$(TEST)/bin/python -m pytest
 
+.PHONY: test-vllm
+test-vllm: $(TEST)/built $(TEST)/with-vllm ## The vLLM connector on real vLLM, beside the stock one, and vLLM's own tests
+	KVRESHARD_TEST_VLLM=1 $(TEST)/bin/python -m pytest tests/vllm
+	$(TEST)/bin/python -m tests.vllm.upstream $(TEST)/upstream
+
 .PHONY: lint
 lint: $(TEST)/built ## Style and types only, with what can be mended mended
 	cargo fmt --all
@@ -103,6 +108,13 @@ $(TEST)/installed: requirements/build.txt requirements/test.txt requirements/tor
 	$(call make-venv,$(TEST))
 	$(TEST)/bin/python -m pip install $(PIP_FLAGS) --no-deps -r requirements/test.txt
 	$(TEST)/bin/python -m pip install $(PIP_FLAGS) -r requirements/torch.txt
+	@touch $@
+
+# Pure Python: nothing of the connectors needs vLLM's kernels.
+$(TEST)/with-vllm: requirements/vllm.txt | $(TEST)/installed
+	$(TEST)/bin/python -m pip install $(PIP_FLAGS) --no-deps -r requirements/vllm.txt
+	VLLM_TARGET_DEVICE=empty VLLM_VERSION_OVERRIDE=0.33.0 $(TEST)/bin/python -m pip install $(PIP_FLAGS) \
+	  --no-deps --no-build-isolation --no-binary vllm vllm==0.33.0
 	@touch $@
 
 $(DEMO)/built: $(DEMO)/installed $(BUILD_SOURCES)
