@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal, cast
+
 import kvreshard as kvr
 from tests.oracle.model import Page, Rank, Request, Segment
 
@@ -13,7 +15,10 @@ def to_format(page: Page) -> kvr.PageFormat:
 
 def to_rank(rank: Rank, engine: str) -> kvr.RankLayout:
     """The rank's layout, every share written out."""
-    regions = [kvr.Region(base=region.base, bytes=region.bytes) for region in rank.regions]
+    regions = [
+        kvr.Region(region.base, region.bytes, region.device, cast(Literal["DRAM", "VRAM"], region.memory))
+        for region in rank.regions
+    ]
 
     def to_segment(segment: Segment) -> kvr.Segment:
         return kvr.Segment(
@@ -36,16 +41,18 @@ def to_rank(rank: Rank, engine: str) -> kvr.RankLayout:
                 "state" if group.kind == "state" else "tokens",
                 pages_per_block=group.pages_per_block,
                 tokens_per_state=group.tokens_per_state,
+                window=group.window,
             )
             for group in rank.groups
         ],
         tp=rank.tp,
+        pp=rank.pp,
         cp=rank.cp,
         cp_interleave=rank.interleave,
     )
 
 
-def to_request(request: Request) -> kvr.Request:
+def to_request(request: Request, *, more: bool = False) -> kvr.Request:
     """The request with its block lists."""
     local, remote = ([kvr.Blocks(b.ids, b.first_token) for b in side] for side in (request.local, request.remote))
-    return kvr.Request(request.tokens, local, remote)
+    return kvr.Request(request.tokens, local, remote, more=more)

@@ -18,10 +18,12 @@ class Page:
 
 @dataclass(frozen=True)
 class Region:
-    """One registration: address and bytes."""
+    """One registration: address, bytes, and the memory it is of."""
 
     base: int
     bytes: int
+    memory: str = "DRAM"
+    device: int = 0
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Group:
     kind: str = "tokens"
     pages_per_block: int = 1
     tokens_per_state: Fraction = Fraction(1)
+    window: int | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ class Rank:
     tp: tuple[int, int] = (0, 1)
     cp: tuple[int, int] = (0, 1)
     interleave: int = 1
+    pp: tuple[int, int] = (0, 1)
 
 
 @dataclass(frozen=True)

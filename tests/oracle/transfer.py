@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,8 +60,14 @@ class Pairs:
         return local[first], remote[first], np.diff(np.append(first, len(local)))
 
 
+Carried = Mapping[str, AbstractSet[tuple[str, int]]]
+"""What goes over one edge, by layer: sharded axis and member, `WHOLE` for what is not sharded."""
+
+WHOLE = ("", 0)
+
+
 @dataclass(frozen=True, eq=False)
-class _Held:
+class Held:
     """Elements of one component of one layer on one side: what each of them is (int64 by axis) and where it lies."""
 
     key: dict[str, Ints]
@@ -70,9 +77,13 @@ class _Held:
     size: int
 
 
-def pairs(local: Rank, remote: Rank, request: Request) -> Pairs:
-    """All pairs of elements that the request wants: layers and components by name, elements by global index."""
-    here, there = _held(local, request.local, request.tokens), _held(remote, request.remote, request.tokens)
+def pairs(local: Rank, remote: Rank, request: Request, carried: Carried | None = None) -> Pairs:
+    """All pairs of elements that the request wants: layers and components by name, elements by global index.
+
+    `carried` leaves out what goes over other edges; without it both sides must have the same layers.
+    """
+    here = held(local, request.local, request.tokens, carried)
+    there = held(remote, request.remote, request.tokens, carried)
     if here.keys() != there.keys():
         raise ValueError(f"one side lacks {sorted(here.keys() ^ there.keys())}")
     columns: list[list[Ints]] = [[] for _ in range(7)]
@@ -111,23 +122,41 @@ def _match(mine: Mapping[str, Ints], theirs: Mapping[str, Ints]) -> tuple[Ints, 
     return at.astype(np.int64), there.astype(np.int64)
 
 
-def _held(rank: Rank, blocks: tuple[Blocks, ...], tokens: tuple[int, int]) -> dict[tuple[str, str], _Held]:
+def held(
+    rank: Rank, blocks: Sequence[Blocks], tokens: tuple[int, int], carried: Carried | None = None
+) -> dict[tuple[str, str], Held]:
     """What the pages of the block lists hold of the wanted tokens, by layer and component."""
-    parts: dict[tuple[str, str], list[_Held]] = {}
+    parts: dict[tuple[str, str], list[Held]] = {}
     for layer in rank.layers:
+        if carried is not None and layer.name not in carried:
+            continue
         group = rank.groups[layer.group]
         pages = np.array(
             [b * group.pages_per_block + j for b in blocks[layer.group].ids for j in range(group.pages_per_block)],
             dtype=np.int64,
         )
         for component, part in _layer(rank, layer, group, blocks[layer.group].first_token, pages, tokens):
+            if carried is not None:
+                part = _only(part, layer, carried[layer.name])
             parts.setdefault((layer.name, component), []).append(part)
     return {name: _join(found) for name, found in parts.items()}
 
 
+def _only(part: Held, layer: Layer, members: AbstractSet[tuple[str, int]]) -> Held:
+    """The elements of the members that are carried."""
+    sharded = [axis for axis in sorted(layer.totals) if axis in part.key]
+    if sharded:
+        wanted = [member for axis, member in members if axis == sharded[0]]
+        keep = np.isin(part.key[sharded[0]], np.array(wanted, dtype=np.int64))
+    else:
+        keep = np.full(len(part.address), WHOLE in members)
+    key = {axis: values[keep] for axis, values in part.key.items()}
+    return Held(key, part.address[keep], part.region[keep], part.page[keep], part.size)
+
+
 def _layer(
     rank: Rank, layer: Layer, group: Group, first_token: int, pages: Ints, tokens: tuple[int, int]
-) -> list[tuple[str, _Held]]:
+) -> list[tuple[str, Held]]:
     found = []
     for segment in layer.segments:
         page = unroll(segment.page.notation, segment.page.extents, segment.page.types)
@@ -146,7 +175,7 @@ def _layer(
                         raise ValueError(f"{layer.name}: axis {axis} does not hold {low}..{high}")
                     key[axis] = key[axis] + low
             wanted, key[STATE] = _states(rank, group, first_token, key.get(STATE), segment.page.extents, shape, tokens)
-            held = _Held(
+            held = Held(
                 {axis: values[wanted] for axis, values in key.items()},
                 (starts[:, None] + component.offsets)[wanted],
                 np.full(shape, segment.region, dtype=np.int64)[wanted],
@@ -186,11 +215,11 @@ def _states(
     return (state >= start) & (state < end), state
 
 
-def _join(parts: list[_Held]) -> _Held:
+def _join(parts: list[Held]) -> Held:
     axes = {frozenset(part.key) for part in parts}
     if len(axes) != 1 or len({part.size for part in parts}) != 1:
         raise ValueError("the segments of a layer disagree about a component")
-    return _Held(
+    return Held(
         {axis: np.concatenate([part.key[axis] for part in parts]) for axis in parts[0].key},
         np.concatenate([part.address for part in parts]),
         np.concatenate([part.region for part in parts]),

@@ -33,6 +33,7 @@ class _Family:
     components: tuple[Content, ...]
     extents: Mapping[str, int]
     tokens_per_state: Fraction
+    window: int | None = None
 
     @property
     def whole(self) -> bool:
@@ -42,13 +43,22 @@ class _Family:
 
 @dataclass(frozen=True)
 class _Side:
-    """One side's place in its engine, and states a page and pages a block of each family."""
+    """One side's place in its engine, and states a page and pages a block of each family.
+
+    Of the axes in `whole` every rank holds all (groups of a state that tensor parallelism does not divide).
+    """
 
     tp: tuple[int, int]
     cp: tuple[int, int]
     interleave: int
     states: tuple[int, ...]
     per_block: tuple[int, ...]
+    whole: frozenset[str] = frozenset()
+    pp: tuple[int, int] = (0, 1)
+
+    def held(self, axis: str, total: int) -> tuple[int, int]:
+        """The members of a sharded axis that this rank holds."""
+        return (0, total) if axis in self.whole else share(*self.tp, total)
 
     def block_tokens(self, number: int, family: _Family) -> int:
         """Tokens of one (virtual) block."""
@@ -93,13 +103,13 @@ def _sides(draw: st.DrawFn, families: Sequence[_Family], dealt: bool, whole_stat
 
 @st.composite
 def _segment_pages(
-    draw: st.DrawFn, family: _Family, tp: tuple[int, int], states: int, like: Sequence[Page]
+    draw: st.DrawFn, family: _Family, side: _Side, states: int, like: Sequence[Page]
 ) -> list[tuple[Page, dict[str, tuple[int, int]]]]:
     """The pages that make up one layer, with what each holds: all in one, K and V apart, or a plane a head.
 
     `like` are the other side's pages where both sides are to have the same nests.
     """
-    held = {axis: share(*tp, family.extents[axis]) for axis in (HEAD, CHANNEL) if axis in family.extents}
+    held = {axis: side.held(axis, family.extents[axis]) for axis in (HEAD, CHANNEL) if axis in family.extents}
     extents = {**family.extents, STATE: states, **{axis: high - low for axis, (low, high) in held.items()}}
     if like:
         same = [Page(page.notation, {axis: extents[axis] for axis in page.extents}, page.types) for page in like]
@@ -161,14 +171,22 @@ class _Memory:
 
 @st.composite
 def _ranks(
-    draw: st.DrawFn, families: Sequence[_Family], side: _Side, blocks: Sequence[int], base: int, like: Rank | None
+    draw: st.DrawFn,
+    families: Sequence[_Family],
+    side: _Side,
+    blocks: Sequence[int],
+    base: int,
+    like: Rank | None,
+    kinds: Sequence[str] = ("DRAM",),
 ) -> Rank:
     """A rank with that many blocks of each family, its groups in any order; with the nests of `like` where they fit."""
     others = {layer.name: [segment.page for segment in layer.segments] for layer in like.layers} if like else {}
     memory = _Memory([0] * draw(st.sampled_from([1, 1, 2])))
     for number, family in enumerate(families):
         pages = blocks[number] * side.per_block[number]
-        pages_of = (family, side.tp, side.states[number])
+        if not family.layers:
+            continue
+        pages_of = (family, side, side.states[number])
         common = draw(_segment_pages(*pages_of, others.get(family.layers[0], [])))
         row = []
         for layer in family.layers:
@@ -181,7 +199,8 @@ def _ranks(
                 memory.put(draw, [entry], pages)
     regions = []
     for end in memory.ends:
-        regions.append(Region(base, max(end, 1)))
+        memory_kind = draw(st.sampled_from(kinds))
+        regions.append(Region(base, max(end, 1), memory_kind, draw(st.integers(0, 1)) if memory_kind == "VRAM" else 0))
         # Registrations may touch; that does not make them one.
         base += max(end, 1) + draw(st.sampled_from([0, 64]))
     order = draw(st.permutations(range(len(families))))
@@ -189,11 +208,11 @@ def _ranks(
     for group, number in enumerate(order):
         family = families[number]
         kind, step = ("state", Fraction(1)) if family.whole else ("tokens", family.tokens_per_state)
-        groups.append(Group(kind, side.per_block[number], step))
+        groups.append(Group(kind, side.per_block[number], step, family.window))
         totals = {axis: family.extents[axis] for axis in (HEAD, CHANNEL) if axis in family.extents}
         layers += [Layer(name, tuple(memory.segments[name]), group, totals) for name in family.layers]
     layers = draw(st.permutations(layers)) if chance(draw, 25) else layers
-    return Rank(tuple(regions), tuple(layers), tuple(groups), side.tp, side.cp, side.interleave)
+    return Rank(tuple(regions), tuple(layers), tuple(groups), side.tp, side.cp, side.interleave, side.pp)
 
 
 @st.composite

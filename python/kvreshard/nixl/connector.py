@@ -116,7 +116,7 @@ class Connector(LocalRank):
                 peer = self._add(told, senders)
             peer.senders = senders
             if direction is not None and plan is not None:
-                peer.set_plan(direction, plan)
+                peer.set_plan(direction, plan, edge)
             return peer
 
     def _add(self, told: wire.Metadata, senders: int) -> Peer:
@@ -164,9 +164,10 @@ class Connector(LocalRank):
         notify: bool | bytes = True,
         deadline: float | None = None,
         zero: bool = True,
+        layers: Sequence[str] | None = None,
     ) -> None:
         """Reads `request` from `peer` into this rank's pages; `read_all` with one source."""
-        self.read_all([(peer, request)], id=id, notify=notify, deadline=deadline, zero=zero)
+        self.read_all([(peer, request)], id=id, notify=notify, deadline=deadline, zero=zero, layers=layers)
 
     def read_all(
         self,
@@ -176,15 +177,20 @@ class Connector(LocalRank):
         notify: bool | bytes = True,
         deadline: float | None = None,
         zero: bool = True,
+        layers: Sequence[str] | None = None,
     ) -> None:
         """Reads one request from several sources; `Finished` when all have arrived, `Failed` when one has not.
 
         `notify` tells each source when its part is over: our notice (peers that do not understand it get none), bytes
-        of the caller's own, or `False`. `deadline` in seconds. `zero` clears what the pages own and no source covers. A
-        refusal (`kvreshard.RequestError`, `NotConnected`, ...) is raised at once with nothing moved; what fails later
+        of the caller's own, or `False`. `deadline` in seconds. `zero` clears what the pages own and no source covers.
+        `layers` narrows the request to some layers. A request in parts, by layers or by tokens
+        (`kvreshard.Request(..., more=True)`), gives each part an id of its own and no notice, and tells the peers by
+        `notify` once all parts have finished.
+
+        A refusal (`kvreshard.RequestError`, `NotConnected`, ...) is raised at once with nothing moved; what fails later
         is an event.
         """
-        self._issue("read", sources, id, notify, deadline, zero)
+        self._issue("read", sources, id, notify, deadline, zero, layers)
 
     def write(
         self,
@@ -195,9 +201,10 @@ class Connector(LocalRank):
         notify: bool | bytes = True,
         deadline: float | None = None,
         zero: bool = True,
+        layers: Sequence[str] | None = None,
     ) -> None:
         """Writes `request` from this rank's pages into those of `peer`; `write_all` with one target."""
-        self.write_all([(peer, request)], id=id, notify=notify, deadline=deadline, zero=zero)
+        self.write_all([(peer, request)], id=id, notify=notify, deadline=deadline, zero=zero, layers=layers)
 
     def write_all(
         self,
@@ -207,11 +214,12 @@ class Connector(LocalRank):
         notify: bool | bytes = True,
         deadline: float | None = None,
         zero: bool = True,
+        layers: Sequence[str] | None = None,
     ) -> None:
         """Writes one request to several targets, as `read_all`. After `Failed` a target's pages are undefined, and
         while the local pages are held a target's are too: only this side can tell when it ends.
         """
-        self._issue("write", targets, id, notify, deadline, zero)
+        self._issue("write", targets, id, notify, deadline, zero, layers)
 
     def _issue(
         self,
@@ -221,6 +229,7 @@ class Connector(LocalRank):
         notify: bool | bytes,
         deadline: float | None,
         zero: bool,
+        layers: Sequence[str] | None,
     ) -> None:
         notices.check_id(id)
         with self._open():
@@ -233,6 +242,7 @@ class Connector(LocalRank):
                 id=id,
                 deadline=self._deadline if deadline is None else deadline,
                 zero=zero,
+                layers=None if layers is None else tuple(layers),
             )
 
     def _require_mine(self, peer: Peer, id: str) -> None:

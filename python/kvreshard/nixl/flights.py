@@ -11,7 +11,7 @@ import kvreshard as kvr
 from .errors import NixlError, PeerBusy, PeerLost, TransferError, Untracked
 from .events import Direction, Event, Failed, Freed, PeerDown
 from .issue import Issuer
-from .peer import Peer
+from .peer import Layers, Peer
 from .transfer import Leg, Stage, Transfer
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,15 @@ class Flights:
         return tuple(id for id, transfer in self._transfers.items() if transfer.moving)
 
     def issue(
-        self, issuer: Issuer, direction: Direction, parts: Sequence[Part], *, id: str, deadline: float, zero: bool
+        self,
+        issuer: Issuer,
+        direction: Direction,
+        parts: Sequence[Part],
+        *,
+        id: str,
+        deadline: float,
+        zero: bool,
+        layers: Layers | None = None,
     ) -> None:
         """Makes every leg, then posts them. A refusal is raised before anything moves; later failures are events."""
         if id in self._transfers:
@@ -51,7 +59,7 @@ class Flights:
         clear: list[Callable[[], None]] = []
         try:
             for peer, request, notice in parts:
-                leg, later = issuer.leg(peer, request, direction, notice=notice, zero=zero)
+                leg, later = issuer.leg(peer, request, direction, notice=notice, zero=zero, layers=layers)
                 legs.append(leg)
                 if later is not None:
                     clear.append(later)

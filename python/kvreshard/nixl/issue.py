@@ -19,7 +19,7 @@ from .agent import Agent, Operation, Rows
 from .errors import NixlError
 from .events import Direction
 from .memory import Memory
-from .peer import Peer
+from .peer import Layers, Peer
 from .transfer import Leg, Stage
 
 Kind = Literal["DRAM", "VRAM"]
@@ -80,14 +80,21 @@ class Issuer:
         self._zeros: npt.NDArray[np.uint8] | None = None
 
     def leg(
-        self, peer: Peer, request: kvr.Request, direction: Direction, *, notice: bytes, zero: bool
+        self,
+        peer: Peer,
+        request: kvr.Request,
+        direction: Direction,
+        *,
+        notice: bytes,
+        zero: bool,
+        layers: Layers | None = None,
     ) -> tuple[Leg, Callable[[], None] | None]:
         """The leg, ready to start, and what is left to clear on this rank once all legs are done.
 
         The end of a request may be rounded up to a row's end, which lands whatever the source has there; so clearing
         comes after the transfer, on this rank by hand and on a peer by a second transfer.
         """
-        plan = peer.plan(direction)
+        plan = peer.plan(direction, layers)
         pieces = choose(plan, request)
         bare = self._bare(plan, request, peer.layout if direction == "write" else plan.local) if zero else []
         later = None
@@ -101,7 +108,7 @@ class Issuer:
         stages: list[Stage] = []
         try:
             for piece in pieces:
-                stages.append(self._move(peer, piece, direction, messages[len(stages)]))
+                stages.append(self._move(peer, plan, piece, messages[len(stages)]))
             for rows, kind in bare:
                 stages.append(self._clear_remote(peer, rows, kind, messages[len(stages)]))
         except NixlError as error:
@@ -119,10 +126,10 @@ class Issuer:
         found: list[tuple[Rows, Kind]] = [(plan.zero(request, memory=kind), kind) for kind in kinds if kind in present]
         return [(rows, kind) for rows, kind in found if len(rows)]
 
-    def _move(self, peer: Peer, piece: Piece, direction: Direction, notice: bytes) -> Stage:
-        operation = OPERATIONS[direction]
+    def _move(self, peer: Peer, plan: kvr.Plan, piece: Piece, notice: bytes) -> Stage:
+        operation = OPERATIONS[plan.direction]
         if piece.ids is not None:
-            local, remote = peer.prepared(direction, piece.part)
+            local, remote = peer.prepared(plan, piece.part)
             handle = self._agent.make_prepared(operation, local, piece.ids[0], remote, piece.ids[1], notice)
         else:
             ours, theirs = zip(piece.lists, piece.memory, strict=True)

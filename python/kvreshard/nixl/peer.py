@@ -14,6 +14,9 @@ from .wire import Metadata
 
 log = logging.getLogger(__name__)
 
+Layers = tuple[str, ...]
+"""Names of the layers that a request is narrowed to."""
+
 State = Literal["connected", "lost", "closed"]
 
 
@@ -29,8 +32,9 @@ class Peer:
         self._local = local
         self._metadata = metadata
         self._added = added
-        self._plans: dict[Direction, kvr.Plan] = {}
-        self._prepared: dict[tuple[str, Direction, int], tuple[Prepared, Prepared]] = {}
+        self._edges: dict[Direction, kvr.Edge | None] = {}
+        self._plans: dict[tuple[Direction, Layers | None], kvr.Plan] = {}
+        self._prepared: dict[tuple[str, int], tuple[Prepared, Prepared]] = {}
         self.senders = senders
         self.state: State = "connected"
 
@@ -64,15 +68,20 @@ class Peer:
         """Whether transfers can be issued."""
         return self.state == "connected"
 
-    def plan(self, direction: Direction) -> kvr.Plan:
-        """The plan with this peer; made on first use unless `connect` has made it."""
-        if direction not in self._plans:
-            self._plans[direction] = kvr.plan(self._local, self.layout, direction=direction)
-        return self._plans[direction]
+    def plan(self, direction: Direction, layers: Layers | None = None) -> kvr.Plan:
+        """The plan with this peer, of all layers or of some; made on first use unless `connect` has made it."""
+        key = (direction, layers)
+        if key not in self._plans:
+            self._plans[key] = kvr.plan(
+                self._local, self.layout, edge=self._edges.get(direction), direction=direction, layers=layers
+            )
+        return self._plans[key]
 
-    def set_plan(self, direction: Direction, plan: kvr.Plan) -> None:
-        """Puts a plan (of one route edge) in place."""
-        self._plans[direction] = plan
+    def set_plan(self, direction: Direction, plan: kvr.Plan, edge: kvr.Edge | None) -> None:
+        """Puts a plan, and the route's edge that it is of, in place of what was planned before."""
+        self._edges[direction] = edge
+        self._plans = {key: known for key, known in self._plans.items() if key[0] != direction}
+        self._plans[direction, None] = plan
 
     def require_connected(self, request: str) -> None:
         """Raises `NotConnected` unless transfers can be issued."""
@@ -85,10 +94,9 @@ class Peer:
                 remedy="connect() with the peer's current metadata",
             )
 
-    def prepared(self, direction: Direction, part: int) -> tuple[Prepared, Prepared]:
-        """NIXL's prepared rows of one part of the plan, local and remote; made on first use."""
-        plan = self.plan(direction)
-        key = (plan.digest, direction, part)
+    def prepared(self, plan: kvr.Plan, part: int) -> tuple[Prepared, Prepared]:
+        """NIXL's prepared rows of one part of a plan with this peer, local and remote; made on first use."""
+        key = (plan.digest, part)
         if key not in self._prepared:
             ours, theirs = plan.parts[part]
             local = self._agent.prepare(None, plan.local_rows(part=part), ours)
