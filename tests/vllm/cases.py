@@ -211,6 +211,12 @@ MIXED: tuple[tuple[str, dict[str, Any], str, tuple[str, ...]], ...] = (
         (),
     ),
     (
+        "a prefill engine that slept and woke between two requests",
+        {"prefill": {"format": "rocm_attn"}, "decode": {"format": "rocm_attn", "tp": 2}, "rounds": 2, "sleep": True},
+        "right",
+        (),
+    ),
+    (
         "an instruction set whose packing is not known",
         {
             "prefill": {"format": "cpu_vec", "page": 32, "options": {"settings": {"cpu_isa": "neon"}}},

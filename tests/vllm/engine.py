@@ -153,8 +153,19 @@ class Engine:
         place = {"VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1", "VLLM_NIXL_SIDE_CHANNEL_PORT": str(self.port)}
         with patch.dict(os.environ, place):
             self.scheduler = KVConnectorFactory.create_connector(config, KVConnectorRole.SCHEDULER, cache_config)
+        self.publish()
+
+    def publish(self) -> None:
+        """Tells the side channel what the workers registered."""
         payloads = {(0, rank): item.get_handshake_metadata() for rank, item in enumerate(self.connectors)}
         self.scheduler.set_xfer_handshake_metadata_pp_aware(payloads)
+
+    def sleep_and_wake(self) -> None:
+        """Gives up the registration of the caches, and registers them anew."""
+        for connector in self.connectors:
+            connector.unregister_kv_caches()
+            connector.restore_kv_caches()
+        self.publish()
 
     def step(self, metadata: Any) -> list[Any]:
         """One engine step of every worker; their results."""

@@ -126,6 +126,8 @@ def _transfer(case: Case, prefill: Engine, decode: Engine, result: dict[str, Any
     timings = _Timings(prefill if case.mode == "push" else decode)
     wrong: list[str] = []
     for turn in range(case.rounds):
+        if case.sleep and turn:
+            prefill.sleep_and_wake()
         count = -(-case.tokens // prefill.side.page)
         here = sources[turn * count : (turn + 1) * count]
         hit = case.hit // decode.side.page

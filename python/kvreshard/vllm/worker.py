@@ -81,7 +81,6 @@ class PlannedWorker(Handshakes):
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         """Registers with vLLM's own code, then says what was registered."""
         super().register_kv_caches(kv_caches)  # type: ignore[misc]
-        self.transfer_topo = PlannedTopology.adopt(self.transfer_topo)
         self._describe(self.__dict__.get("_generation", 0))
 
     def restore_kv_caches(self) -> None:
@@ -167,6 +166,8 @@ class PlannedWorker(Handshakes):
             remote_physical_blocks_per_logical=metadata.physical_blocks_per_logical_kv_block,
             remote_dcp_size=theirs.cp[1],
         )
+        if not isinstance(self.transfer_topo, PlannedTopology):
+            self.transfer_topo = PlannedTopology.adopt(self.transfer_topo)
         self.transfer_topo.plan_for(peer.engine_id, info, peer.ranks)
         self.dst_num_blocks[peer.engine_id] = metadata.num_blocks
         self.tp_mappings[peer.engine_id] = TPMapping(
