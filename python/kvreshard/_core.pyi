@@ -23,7 +23,10 @@ __all__ = [
     "LimitExceeded",
     "MissingLayer",
     "PageFormat",
+    "Picture",
+    "Piece",
     "Plan",
+    "PresetInfo",
     "RankLayout",
     "Region",
     "RegionTags",
@@ -40,6 +43,7 @@ __all__ = [
     "check",
     "plan",
     "preset",
+    "preset_info",
     "presets",
     "route",
     "verify",
@@ -216,6 +220,19 @@ class PageFormat:
         Raises:
             FormatError: As the constructor.
         """
+    def pieces(self) -> list[Piece]:
+        """One page cut into pieces, in the order of its bytes.
+
+        Raises:
+            LimitExceeded: There are more than 16,384.
+        """
+    def to_svg(self) -> str:
+        """A drawing of the page, as the text of an SVG image.
+
+        Raises:
+            LimitExceeded: As :meth:`pieces`.
+        """
+    def _repr_html_(self) -> str: ...
     def __getnewargs_ex__(self) -> tuple[tuple[Any, ...], dict[str, Any]]: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
@@ -229,6 +246,75 @@ def preset(name: str, /, **parameters: int | str) -> PageFormat:
 
 def presets() -> list[str]:
     """The names that :func:`preset` knows, families together."""
+
+@final
+class PresetInfo:
+    """What is known of a preset. Made by :func:`preset_info`."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+    @property
+    def summary(self) -> str:
+        """What the page looks like."""
+    @property
+    def found_in(self) -> str:
+        """Which engines and backends build such pages."""
+    @property
+    def parameters(self) -> list[tuple[str, str, str | None]]:
+        """Name, meaning and default of each parameter; ``None`` where one must be given."""
+
+def preset_info(name: str, /) -> PresetInfo:
+    """What is known of the preset ``name``.
+
+    Raises:
+        FormatError: No such preset.
+    """
+
+@final
+class Piece:
+    """Contiguous bytes of one page, of one component: a part of a picture."""
+
+    @property
+    def segment(self) -> int:
+        """Index of the segment in its layer."""
+    @property
+    def page(self) -> int:
+        """Number of the page in the period."""
+    @property
+    def offset(self) -> int:
+        """First byte, counted from the start of the page."""
+    @property
+    def bytes(self) -> int:
+        """Bytes."""
+    @property
+    def component(self) -> str | None:
+        """The component; ``None`` for bytes that nobody reads."""
+    @property
+    def axes(self) -> dict[str, tuple[int, int, int]]:
+        """Lowest index, highest index and number of indexes along each axis; heads are counted over all ranks."""
+    @property
+    def run(self) -> int | None:
+        """Index of the run that moves it; ``None`` where none does."""
+    def __eq__(self, other: object, /) -> bool: ...
+
+@final
+class Picture:
+    """One layer of a plan over one period of pages, cut into pieces. Made by :meth:`Plan.picture`."""
+
+    @property
+    def layer(self) -> str:
+        """The layer's name."""
+    @property
+    def local(self) -> list[Piece]:
+        """The local pages, in order of page, segment and offset."""
+    @property
+    def remote(self) -> list[Piece]:
+        """The remote pages."""
+    @property
+    def runs(self) -> list[tuple[tuple[int, int, int], tuple[int, int, int], int]]:
+        """Each run: page, segment and byte offset on the local side, the same on the remote side, and its bytes."""
+    def __eq__(self, other: object, /) -> bool: ...
 
 @final
 class Region:
@@ -755,6 +841,19 @@ class Plan:
         """
     def explain(self) -> str:
         """The plan in words: both sides' formats, runs, and the first lanes. For a person; the text may change."""
+    def picture(self, layer: str | None = None) -> Picture:
+        """What to draw of one layer: the pieces of both sides' pages, and the runs between them.
+
+        Args:
+            layer: The layer's name; the first one where not given.
+
+        Raises:
+            LayoutError: A side has no such layer.
+            LimitExceeded: There are more than 16,384 pieces or runs.
+        """
+    def to_svg(self, layer: str | None = None) -> str:
+        """A drawing of one layer, as the text of an SVG image; arguments and errors as :meth:`picture`."""
+    def _repr_html_(self) -> str: ...
 
 def verify(plans: Sequence[Plan], /) -> None:
     """Proves of all plans into one destination rank what :meth:`Plan.verify` proves of one, and that nothing is
@@ -868,6 +967,7 @@ class Report:
         Raises:
             Error: As planning the pair would.
         """
+    def _repr_html_(self) -> str: ...
     def __eq__(self, other: object, /) -> bool: ...
 
 @overload

@@ -146,6 +146,10 @@ impl Report {
         self.0.raise().raised(py)
     }
 
+    fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("kvreshard.pictures")?.call_method1("report_html", (slf,))
+    }
+
     fn __str__(&self) -> String {
         self.0.to_string()
     }

@@ -11,6 +11,7 @@ use pyo3::types::{PyDict, PyType};
 
 use crate::NewArguments;
 use crate::errors::Raise;
+use crate::picture::Piece;
 
 /// Which byte of a page is which element: a nest of loops, its extents and element types.
 #[pyclass(module = "kvreshard", frozen, eq, hash, from_py_object)]
@@ -123,6 +124,19 @@ impl PageFormat {
         self.0.with_extents(&merged(BTreeMap::new(), axes)?).map(Self).raised(py)
     }
 
+    fn pieces(&self, py: Python<'_>) -> PyResult<Vec<Piece>> {
+        let pieces = py.detach(|| self.0.pieces()).raised(py)?;
+        Ok(pieces.into_iter().map(Piece).collect())
+    }
+
+    fn to_svg<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("kvreshard.pictures")?.call_method1("format_svg", (slf,))
+    }
+
+    fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("kvreshard.pictures")?.call_method1("format_html", (slf,))
+    }
+
     fn __str__(&self) -> String {
         self.0.to_string()
     }
@@ -180,4 +194,42 @@ pub(crate) fn preset(py: Python<'_>, name: &str, parameters: Option<&Bound<'_, P
 #[pyfunction]
 pub(crate) fn presets() -> Vec<&'static str> {
     core::presets().iter().map(|preset| preset.name).collect()
+}
+
+/// What is known of a preset.
+#[pyclass(module = "kvreshard", frozen)]
+pub(crate) struct PresetInfo(core::Preset);
+
+#[pymethods]
+impl PresetInfo {
+    #[getter]
+    fn name(&self) -> &'static str {
+        self.0.name
+    }
+
+    #[getter]
+    fn summary(&self) -> &'static str {
+        self.0.summary
+    }
+
+    #[getter]
+    fn found_in(&self) -> &'static str {
+        self.0.found_in
+    }
+
+    #[getter]
+    fn parameters(&self) -> Vec<(&'static str, &'static str, Option<String>)> {
+        self.0.parameters.iter().map(|one| (one.name, one.meaning, one.default())).collect()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("PresetInfo({:?})", self.0.name)
+    }
+}
+
+/// What is known of the preset `name`.
+#[pyfunction]
+#[pyo3(signature = (name, /))]
+pub(crate) fn preset_info(py: Python<'_>, name: &str) -> PyResult<PresetInfo> {
+    core::find_preset(name).copied().map(PresetInfo).raised(py)
 }

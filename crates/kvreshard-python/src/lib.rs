@@ -6,6 +6,7 @@ mod errors;
 mod format;
 mod layer;
 mod layout;
+mod picture;
 mod plan;
 mod request;
 mod route;
@@ -26,11 +27,13 @@ mod _core {
     #[pymodule_export]
     use crate::check::{Finding, Report, check};
     #[pymodule_export]
-    use crate::format::{PageFormat, preset, presets};
+    use crate::format::{PageFormat, PresetInfo, preset, preset_info, presets};
     #[pymodule_export]
     use crate::layer::{Group, Layer, Region, Segment};
     #[pymodule_export]
     use crate::layout::RankLayout;
+    #[pymodule_export]
+    use crate::picture::{Picture, Piece};
     #[pymodule_export]
     use crate::plan::{Plan, plan, verify};
     #[pymodule_export]

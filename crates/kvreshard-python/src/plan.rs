@@ -13,6 +13,7 @@ use pyo3::prelude::*;
 use crate::arrays::{Target, flattened, table};
 use crate::errors::Raise;
 use crate::layout::RankLayout;
+use crate::picture::Picture;
 use crate::request::Request;
 use crate::route::Edge;
 
@@ -308,6 +309,20 @@ impl Plan {
 
     fn explain(&self, py: Python<'_>) -> PyResult<String> {
         py.detach(|| self.plan.explain()).raised(py)
+    }
+
+    #[pyo3(signature = (layer=None))]
+    fn picture(&self, py: Python<'_>, layer: Option<&str>) -> PyResult<Picture> {
+        py.detach(|| self.plan.picture(layer)).map(Picture).raised(py)
+    }
+
+    #[pyo3(signature = (layer=None))]
+    fn to_svg<'py>(slf: &Bound<'py, Self>, layer: Option<&str>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("kvreshard.pictures")?.call_method1("plan_svg", (slf, layer))
+    }
+
+    fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("kvreshard.pictures")?.call_method1("plan_html", (slf,))
     }
 
     fn __repr__(&self) -> String {

@@ -12,6 +12,7 @@ pub mod format;
 pub mod layout;
 pub mod lower;
 pub mod name;
+pub mod picture;
 pub mod plan;
 pub mod request;
 pub mod route;

@@ -34,7 +34,7 @@ pub use difference::{Aspect, Difference};
 pub use dtype::ElementType;
 pub use grammar::{MAX_COMPONENTS, MAX_LOOPS, MAX_NESTING, MAX_NOTATION_BYTES};
 pub use normal::{Component, Digit, Fingerprint, MAX_OFFSETS};
-pub use presets::{Kind, Parameter, Preset, Value, preset, presets};
+pub use presets::{Kind, Parameter, Preset, Value, find_preset, preset, presets};
 pub use types::Types;
 
 use crate::error::{Error, Result};

@@ -67,11 +67,18 @@ pub fn presets() -> &'static [Preset] {
 /// [`Error::Format`] naming the preset or the parameter when the name is unknown, a parameter is missing, unknown, of the wrong kind
 /// or does not fit the others; and as [`PageFormat::new`].
 pub fn preset(name: &str, parameters: &BTreeMap<String, Value>) -> Result<PageFormat> {
-    let Some(found) = presets().iter().find(|known| known.name == name) else {
+    find_preset(name)?.format(parameters)
+}
+
+/// The preset of that name.
+///
+/// # Errors
+/// [`Error::Format`] naming those that are known.
+pub fn find_preset(name: &str) -> Result<&'static Preset> {
+    presets().iter().find(|known| known.name == name).ok_or_else(|| {
         let known: Vec<_> = presets().iter().map(|known| known.name).collect();
-        return Err(Error::format(format!("preset {name:?}"), format!("is not known; known are {}", known.join(", "))));
-    };
-    found.format(parameters)
+        Error::format(format!("preset {name:?}"), format!("is not known; known are {}", known.join(", ")))
+    })
 }
 
 impl Preset {
