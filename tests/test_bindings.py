@@ -361,6 +361,60 @@ def test_wrong_python_types_are_python_errors(wrong: Callable[[], object], kind:
         wrong()
 
 
+# --- parts of a transfer ----------------------------------------------------------------------------------------------
+
+
+def layered(engine: str, tp: tuple[int, int], names: str, base: int) -> kvr.RankLayout:
+    """A rank with a layer for each letter, each in a region of its own."""
+    format = kvr.PageFormat("h n k[d]", h=8 // tp[1], n=4, d=16, dtype="u8")
+    layers = []
+    for number, name in enumerate(names):
+        region = kvr.Region(base + number * (1 << 16), 8 * format.page_bytes)
+        layers.append(kvr.Layer(name, [kvr.Segment(region, format, pages=8)], totals={"h": 8}))
+    return kvr.RankLayout(engine=engine, layers=layers, tp=tp)
+
+
+def test_a_plan_of_some_layers() -> None:
+    local, remote = layered("d", (1, 2), "abc", 1 << 20), layered("p", (0, 1), "cba", 1 << 30)
+    whole = kvr.plan(local, remote)
+    some = [kvr.plan(local, remote, layers=layers) for layers in (["b"], ["c", "a", "c"])]
+    assert sum(plan.bytes for plan in some) == whole.bytes
+    assert len({plan.digest for plan in (whole, *some)}) == 3
+    assert kvr.plan(local, remote, layers=[]).bytes == 0
+    with pytest.raises(kvr.MissingLayer) as caught:
+        kvr.plan(local, remote, layers=["a", "d"])
+    assert (caught.value.layer, caught.value.side) == ("d", "local")
+    with pytest.raises(TypeError):
+        kvr.plan(local, remote, layers="abc")  # type: ignore[arg-type]
+
+
+def test_an_edge_narrowed_to_some_layers() -> None:
+    targets = [layered("d", (rank, 2), "abc", 1 << 20) for rank in range(2)]
+    source = layered("p", (0, 1), "abc", 1 << 30)
+    route = kvr.route(local=kvr.Engine(targets), remote=kvr.Engine([source]))
+    (edge,) = route.edges_of(local=1)
+    narrow = kvr.plan(targets[1], source, edge=edge, layers=["b"])
+    assert 3 * narrow.bytes == kvr.plan(targets[1], source, edge=edge).bytes
+    with pytest.raises(kvr.MissingLayer, match="on the edge from local rank 1 to remote rank 0") as caught:
+        kvr.plan(targets[1], source, edge=edge, layers=["b", "x"])
+    assert caught.value.layer == "x"
+
+
+def test_a_part_with_more_to_come() -> None:
+    plan = kvr.plan(layered("d", (1, 2), "a", 1 << 20), layered("p", (0, 1), "a", 1 << 30))
+    lists = [kvr.Blocks([3, 1])], [kvr.Blocks([0, 2])]
+    whole, part = kvr.Request((0, 6), *lists), kvr.Request((0, 6), *lists, more=True)
+    assert (whole.more, part.more) == (False, True)
+    assert whole != part
+    assert int(plan.zero(whole)[:, 1].sum()) == 2 * 4 * 16, "two tokens of four heads"
+    assert plan.zero(part).shape == (0, 3)
+    assert len(plan.ids(whole)[0]) == 2
+    with pytest.raises(kvr.RequestError) as caught:
+        plan.ids(part)
+    assert caught.value.field == "tokens end"
+    assert int(plan.lists(part)[0][:, 1].sum()) == 6 * 4 * 16
+
+
 # --- identity ---------------------------------------------------------------------------------------------------------
 
 
@@ -370,9 +424,8 @@ def samples() -> dict[str, Any]:
     segment = kvr.Segment(region, format, pages=7, page_stride=1 << 18, offset=64, holds={"h": (0, 8)})
     layer = kvr.Layer("a", [segment], totals={"h": 8}, group=1)
     group = kvr.Group("tokens", pages_per_block=2, tokens_per_state=Fraction(1, 4), window=9)
-    layout = kvr.RankLayout(
-        engine="e", layers=[layer], groups=[kvr.Group("state"), group], generation=3, cp=(1, 2), cp_interleave=4
-    )
+    groups = [kvr.Group("state"), kvr.Group(pages_per_block=2, window=9), group]
+    layout = kvr.RankLayout(engine="e", layers=[layer], groups=groups, generation=3, cp=(1, 2), cp_interleave=4)
     blocks = kvr.Blocks([3, 1], first_token=16)
     return {
         "PageFormat": format,
@@ -383,7 +436,7 @@ def samples() -> dict[str, Any]:
         "RankLayout": layout,
         "Engine": kvr.Engine([rank()]),
         "Blocks": blocks,
-        "Request": kvr.Request((0, 40), [blocks], [kvr.Blocks([5]), kvr.Blocks([])]),
+        "Request": kvr.Request((0, 40), [blocks], [kvr.Blocks([5]), kvr.Blocks([])], more=True),
     }
 
 
@@ -437,7 +490,7 @@ def test_a_layout_shows_what_it_was_made_of() -> None:
     assert (layout.engine, layout.generation, layout.tp, layout.pp, layout.cp) == ("e", 3, (0, 1), (0, 1), (1, 2))
     assert layout.cp_interleave == 4
     assert layout.regions == [samples()["Region"]]
-    assert layout.groups == [kvr.Group("state"), samples()["Group"]]
+    assert layout.groups == [kvr.Group("state"), kvr.Group(pages_per_block=2, window=9), samples()["Group"]]
     assert layout.layers == [samples()["Layer"]]
     assert layout.layers[0].segments[0].holds == {"h": (0, 8)}
     assert kvr.RankLayout.from_bytes(layout.to_bytes()) == layout
