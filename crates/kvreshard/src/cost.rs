@@ -44,7 +44,7 @@ impl std::str::FromStr for Strategy {
 }
 
 /// One direction of a transport.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Link {
     /// Nanoseconds for each posted descriptor.
     pub post_ns: u64,
@@ -53,7 +53,7 @@ pub struct Link {
 }
 
 /// The constants of a transport between two ranks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Transport {
     /// Its name.
     pub name: &'static str,
@@ -97,7 +97,7 @@ pub const TRANSPORTS: [Transport; 3] = [
 ];
 
 /// What a request costs by one strategy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Cost {
     /// The strategy.
     pub strategy: Strategy,

@@ -14,12 +14,31 @@ pub enum Side {
     Remote,
 }
 
-impl std::fmt::Display for Side {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
+impl Side {
+    /// `local` or `remote`.
+    pub const fn name(self) -> &'static str {
+        match self {
             Self::Local => "local",
             Self::Remote => "remote",
-        })
+        }
+    }
+}
+
+impl std::fmt::Display for Side {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl std::str::FromStr for Side {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "local" => Ok(Self::Local),
+            "remote" => Ok(Self::Remote),
+            other => Err(Error::layout(None, "side", other, "local or remote")),
+        }
     }
 }
 

@@ -365,13 +365,17 @@ fn through_packed(plan: &Plan, pairing: &Pairing, chunk: u64) -> BTreeMap<u64, u
         assert!(one.bytes <= chunk && one.bytes > 0);
         let mut buffer: BTreeMap<u64, u64> = BTreeMap::new();
         for (tiles, packing) in [(&gather, true), (&scatter, false)] {
-            for part in &one.parts {
+            let moves = pairing.moves(tiles, one).unwrap();
+            assert!(moves.pages.len() <= one.parts.iter().map(|part| part.pairs).sum());
+            for (part, cut) in moves.parts.iter().zip(&one.parts) {
                 let lane = &tiles.lanes()[part.lane];
                 let (local, remote) = pairing.lane_pages(lane).unwrap();
                 let pages = if packing { remote } else { local };
-                for (index, page) in pages[part.first..][..part.pairs].iter().enumerate() {
+                assert_eq!(&moves.pages[part.first..][..part.count], &pages[cut.first..][..cut.pairs]);
+                let stretch = moves.pages[part.first..][..part.count].iter().zip(&moves.places[part.first..]);
+                for (page, place) in stretch {
                     let base = lane.address + u64::try_from(*page).unwrap() * lane.stride;
-                    let place = part.offset + index as u64 * lane.unit;
+                    let place = part.offset + u64::try_from(*place).unwrap() * lane.unit;
                     for (at, staged) in tiles.shapes()[lane.shape].iter().flat_map(bytes_of) {
                         if packing {
                             assert!(buffer.insert(place + staged, base + at).is_none(), "byte staged twice");
@@ -403,9 +407,12 @@ fn through_landing(plan: &Plan, pairing: &Pairing, chunk: u64) -> BTreeMap<u64, 
                 );
             }
         }
-        for part in &one.parts {
+        let moves = one.moves();
+        assert_eq!(moves.parts.len(), one.parts.len());
+        for part in &moves.parts {
             let lane = &landed.tiles().lanes()[part.lane];
-            for (page, place) in part.pages.iter().zip(&part.places) {
+            let stretch = moves.pages[part.first..][..part.count].iter().zip(&moves.places[part.first..]);
+            for (page, place) in stretch {
                 let base = lane.address + u64::try_from(*page).unwrap() * lane.stride;
                 let place = part.offset + u64::try_from(*place).unwrap() * lane.unit;
                 for (at, staged) in landed.tiles().shapes()[lane.shape].iter().flat_map(bytes_of) {

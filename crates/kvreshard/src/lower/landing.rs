@@ -115,7 +115,7 @@ impl Plan {
         let place = |lane: &Lane| of(lane).map(|landing| (landing.start, landing.bytes));
         let tiles = self.tiles(Side::Local, place, |lane| {
             let landing = of(lane)?;
-            let tiles: Result<Vec<Tile>> = lane.copies.iter().map(|copy| tile(copy, landing.start)).collect();
+            let tiles: Result<Vec<Tile>> = lane.nests.iter().map(|copy| tile(copy, landing.start)).collect();
             Ok((tiles?, landing.bytes))
         })?;
         Ok(Landed { tiles, landings, of_lane })

@@ -1,11 +1,12 @@
 //! A plan turned into what NIXL is handed: prepared rows with ids, or exact lists.
 //!
 //! * [`Prepared`]: rows that stand for every page once and for all; a request only names ids.
-//! * [`Tiles`]: what kernels move between pages and a buffer, where direct runs would be too short.
+//! * [`Tiles`]: what kernels move between pages and a buffer, where direct runs would be too short; [`Moves`]: at which pages.
 //! * [`Pairing`]: which page goes with which for one request; makes ids, exact lists, and the bytes to clear.
 
 mod landing;
 mod lists;
+mod moves;
 mod pairing;
 mod rows;
 mod tiles;
@@ -13,6 +14,7 @@ mod zero;
 
 pub use landing::{Landed, LandedChunk, LandedSpan, Landing, ScatterPart};
 pub use lists::Descriptor;
+pub use moves::{Moves, Part};
 pub use pairing::Pairing;
 pub use rows::{Prepared, Row};
 pub use tiles::{Chunk, ChunkPart, Tile, TileLane, TileLoop, Tiles};

@@ -124,8 +124,8 @@ impl Plan {
             |_| Ok((0, 0)),
             |lane| {
                 let mut unit = 0;
-                let mut tiles = Vec::with_capacity(lane.copies.len());
-                for copy in lane.copies.iter() {
+                let mut tiles = Vec::with_capacity(lane.nests.len());
+                for copy in lane.nests.iter() {
                     tiles.push(packed(copy, side, unit)?);
                     unit = add(unit, copy.bytes()?, "bytes of a pair of pages")?;
                 }
@@ -153,7 +153,7 @@ impl Plan {
         let mut lanes = Vec::with_capacity(self.lanes().len());
         for lane in self.lanes() {
             let place = place(lane)?;
-            let like = |known: &&Known<'_>| Arc::ptr_eq(known.copies, &lane.copies) && known.place == place;
+            let like = |known: &&Known<'_>| Arc::ptr_eq(known.copies, &lane.nests) && known.place == place;
             let (at, unit) = match known.iter().find(like) {
                 Some(known) => (known.shape, known.unit),
                 None => {
@@ -163,7 +163,7 @@ impl Plan {
                     if same.is_none() {
                         shapes.push(tiles.into());
                     }
-                    known.push(Known { copies: &lane.copies, place, shape: at, unit });
+                    known.push(Known { copies: &lane.nests, place, shape: at, unit });
                     (at, unit)
                 }
             };
@@ -207,10 +207,17 @@ fn packed(copy: &Copy, side: Side, buffer: u64) -> Result<Tile> {
         Side::Local => copy.local,
         Side::Remote => copy.remote,
     };
-    Ok(Tile { run: copy.run, page, buffer, loops: continued(loops) })
+    let mut loops = continued(loops);
+    // What is in pieces on the other side may be one run on this one.
+    let mut run = copy.run;
+    while let Some(inner) = loops.last().filter(|inner| (inner.page, inner.buffer) == (run, run)) {
+        run = mul(run, inner.extent, "run of a tile")?;
+        loops.pop();
+    }
+    Ok(Tile { run, page, buffer, loops })
 }
 
-/// Joins loops that continue one another in the page and in the buffer, and longer runs out of them where one side allows.
+/// Joins loops that continue one another in the page and in the buffer.
 fn continued(loops: Vec<TileLoop>) -> Vec<TileLoop> {
     let mut joined: Vec<TileLoop> = Vec::with_capacity(loops.len());
     for one in loops.into_iter().rev() {

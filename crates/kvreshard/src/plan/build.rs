@@ -6,7 +6,7 @@ use crate::error::{Error, Result, Side};
 use crate::layout::{Group, GroupKind, Layer, RankLayout};
 use crate::units::wide;
 
-use super::copy::{Copy, bounded, merge};
+use super::copy::{Copy, bounded, fewer, merge, nests};
 use super::lane::{Lane, Track, join_lanes};
 use super::matching::{Match, Take, match_layers};
 use super::period::{Paging, Period};
@@ -25,7 +25,8 @@ struct Kind {
 struct SegmentPair {
     local: usize,
     remote: usize,
-    cells: Vec<Arc<[Copy]>>,
+    /// In the fewest runs, and as nests.
+    cells: Vec<(Arc<[Copy]>, Arc<[Copy]>)>,
 }
 
 /// Plans everything that both sides hold.
@@ -105,11 +106,12 @@ impl<'a> Builder<'a> {
             let there = remote.1.segments().get(segments.remote);
             let (Some(here), Some(there)) = (here, there) else { continue };
             let (here, there) = (Track::new(self.local, here)?, Track::new(self.remote, there)?);
-            for (cell, copies) in segments.cells.iter().enumerate() {
+            for (cell, (copies, nests)) in segments.cells.iter().enumerate() {
                 if copies.is_empty() {
                     continue;
                 }
-                let lane = Lane { pair, cell, local: here, remote: there, copies: Arc::clone(copies) };
+                let (copies, nests) = (Arc::clone(copies), Arc::clone(nests));
+                let lane = Lane { pair, cell, local: here, remote: there, copies, nests };
                 lane.prove(self.local, self.remote)?;
                 self.lanes.push(lane);
                 bounded("stretches of pages in one plan", wide(self.lanes.len()), MAX_PLAN_LANES)?;
@@ -159,9 +161,11 @@ impl<'a> Builder<'a> {
             let Some((local, remote)) = these.first().map(Match::segments) else { continue };
             let mut cells = Vec::with_capacity(groups.period.cells.len());
             for cell in &groups.period.cells {
-                let copies = copies_of(these, groups.kind, &cell.spans(None)?)?;
+                let nests = nests_of(these, groups.kind, &cell.spans(None)?)?;
+                let copies: Arc<[Copy]> = merge(nests.clone())?.into();
                 self.work.spend(&copies)?;
-                cells.push(copies.into());
+                let nests = fewer(&copies, nests);
+                cells.push((copies, nests));
             }
             segments.push(SegmentPair { local, remote, cells });
         }
@@ -202,14 +206,19 @@ pub(crate) fn group_disagreements(layer: &str, local: &Group, remote: &Group) ->
     found
 }
 
-/// What matches carry for the given stretches of states.
+/// What matches carry for the given stretches of states, in the fewest runs.
 pub(crate) fn copies_of(matches: &[Match<'_>], kind: GroupKind, spans: &[super::axis::Span]) -> Result<Vec<Copy>> {
+    merge(nests_of(matches, kind, spans)?)
+}
+
+/// What matches carry for the given stretches of states, as nests.
+fn nests_of(matches: &[Match<'_>], kind: GroupKind, spans: &[super::axis::Span]) -> Result<Vec<Copy>> {
     let mut copies = Vec::new();
     for one in matches {
         copies.extend(one.copies(kind, spans)?);
         bounded("copies of one pair of segments", wide(copies.len()), 1 << 18)?;
     }
-    merge(copies)
+    nests(copies)
 }
 
 fn find<'a>(layout: &'a RankLayout, name: &str, side: Side) -> Result<(usize, &'a Layer)> {

@@ -6,6 +6,8 @@
 //! remote   |run|......|run|......|run|
 //! ```
 
+use std::sync::Arc;
+
 use crate::error::{Error, Result};
 use crate::units::{add, mul, wide};
 
@@ -81,6 +83,12 @@ impl Copy {
         Ok(end)
     }
 
+    /// The same copy further on.
+    pub(crate) fn moved(&self, shift: (u64, u64), term: &str) -> Result<Self> {
+        let (local, remote) = (add(self.local, shift.0, term)?, add(self.remote, shift.1, term)?);
+        Ok(Self { local, remote, ..self.clone() })
+    }
+
     /// The product of two independent copies of the same run: every point of one at every point of the other.
     pub(crate) fn times(&self, other: &Self) -> Result<Self> {
         let mut loops = self.loops.clone();
@@ -141,11 +149,9 @@ impl Copy {
     }
 }
 
-/// The fewest copies found for the same bytes, their runs as long as both sides allow.
-///
-/// Copies with equal loops that touch on both sides are joined as they are (K with V); then, up to [`MAX_EXACT_RUNS`] runs, every
-/// run is written out and joined with the one it touches, so that the number of runs is the smallest there is.
-pub(crate) fn merge(mut copies: Vec<Copy>) -> Result<Vec<Copy>> {
+/// The same bytes as nests: runs as long as the loops make them, and copies with equal loops that touch on both sides joined as
+/// they are (K with V). Kernels want these: regular, and as well aligned as the formats.
+pub(crate) fn nests(mut copies: Vec<Copy>) -> Result<Vec<Copy>> {
     for copy in &mut copies {
         copy.fold()?;
     }
@@ -157,6 +163,12 @@ pub(crate) fn merge(mut copies: Vec<Copy>) -> Result<Vec<Copy>> {
             head.fold()?;
         }
     }
+    Ok(copies)
+}
+
+/// The same bytes in the fewest runs there are: every run of the nests is written out and joined with the one it touches, up to
+/// [`MAX_EXACT_RUNS`]. Descriptors want these. Where elements of a transposition touch by chance, one nest becomes several.
+pub(crate) fn merge(copies: Vec<Copy>) -> Result<Vec<Copy>> {
     let runs = copies.iter().try_fold(0, |sum, copy| add(sum, copy.runs()?, "runs of a lane"))?;
     if runs <= 1 || runs > MAX_EXACT_RUNS {
         return Ok(copies);
@@ -175,6 +187,11 @@ pub(crate) fn merge(mut copies: Vec<Copy>) -> Result<Vec<Copy>> {
         local: run.local,
         remote: run.remote,
     }))
+}
+
+/// The nests where they are fewer than the copies; otherwise the copies, whose runs are longer.
+pub(crate) fn fewer(copies: &Arc<[Copy]>, nests: Vec<Copy>) -> Arc<[Copy]> {
+    if nests.len() < copies.len() { nests.into() } else { Arc::clone(copies) }
 }
 
 /// Two copies of which the second begins where the first ends, on both sides and at every turn of the same loops. The pair is

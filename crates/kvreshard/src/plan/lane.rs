@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::layout::{RankLayout, Segment};
 use crate::units::{add, mul, sub};
 
-use super::copy::{Copy, MAX_EXACT_RUNS, compress, join};
+use super::copy::{Copy, MAX_EXACT_RUNS, compress, fewer, join, nests};
 use super::work::Work;
 
 /// Equidistant pages on one side.
@@ -55,7 +55,10 @@ pub(crate) struct Lane {
     pub(crate) cell: usize,
     pub(crate) local: Track,
     pub(crate) remote: Track,
+    /// In the fewest runs, for descriptors.
     pub(crate) copies: Arc<[Copy]>,
+    /// The same bytes in fewer, more regular copies where there are such, for kernels.
+    pub(crate) nests: Arc<[Copy]>,
 }
 
 impl Lane {
@@ -131,23 +134,25 @@ fn join_family(members: &[&Lane], work: &mut Work) -> Result<Option<Lane>> {
     let base = members
         .iter()
         .fold((u64::MAX, u64::MAX), |base, lane| (base.0.min(lane.local.address), base.1.min(lane.remote.address)));
-    let mut expanded = Vec::new();
+    let (mut expanded, mut regular) = (Vec::new(), Vec::new());
     for lane in members {
         let shift = (sub(lane.local.address, base.0, term)?, sub(lane.remote.address, base.1, term)?);
         for copy in lane.copies.iter() {
-            let mut moved = copy.clone();
-            moved.local = add(moved.local, shift.0, term)?;
-            moved.remote = add(moved.remote, shift.1, term)?;
-            moved.expand(&mut expanded)?;
+            copy.moved(shift, term)?.expand(&mut expanded)?;
+        }
+        for copy in lane.nests.iter() {
+            regular.push(copy.moved(shift, term)?);
         }
     }
     let single = |run: super::copy::Run| Copy { run: run.len, loops: Vec::new(), local: run.local, remote: run.remote };
-    let copies = compress(join(expanded)?.into_iter().map(single))?;
+    let copies: Arc<[Copy]> = compress(join(expanded)?.into_iter().map(single))?.into();
+    let regular = compress(nests(regular)?)?;
     Ok(Some(Lane {
         pair: first.pair,
         cell: first.cell,
         local: Track { address: base.0, ..first.local },
         remote: Track { address: base.1, ..first.remote },
-        copies: copies.into(),
+        nests: fewer(&copies, regular),
+        copies,
     }))
 }

@@ -262,7 +262,7 @@ impl Plan {
         Ok(summary)
     }
 
-    /// Names the plan by everything that its prepared lists depend on: addresses, pages, runs, generations.
+    /// Names the plan by everything that its prepared lists and its tiles depend on: addresses, pages, runs, generations.
     pub fn digest(&self) -> PlanDigest {
         *self.0.digest.get_or_init(|| {
             let mut hash = Sha256::new();
@@ -284,7 +284,8 @@ impl Plan {
                 for track in [&lane.local, &lane.remote] {
                     [wide(track.region), track.address, track.stride, track.pages].into_iter().for_each(&mut number);
                 }
-                for copy in lane.copies.iter() {
+                let nests = if Arc::ptr_eq(&lane.copies, &lane.nests) { &[][..] } else { &lane.nests };
+                for copy in lane.copies.iter().chain(nests) {
                     [copy.run, copy.local, copy.remote, wide(copy.loops.len())].into_iter().for_each(&mut number);
                     for step in &copy.loops {
                         [step.extent, step.local, step.remote].into_iter().for_each(&mut number);
