@@ -10,6 +10,8 @@ import numpy.typing as npt
 __all__ = [
     "ArithmeticOverflow",
     "Blocks",
+    "Chunk",
+    "Cost",
     "Edge",
     "Engine",
     "Error",
@@ -18,11 +20,14 @@ __all__ = [
     "FormatError",
     "Group",
     "IncompatibleLayout",
+    "Landed",
+    "LandedChunk",
     "Layer",
     "LayoutError",
     "LimitExceeded",
     "MissingLayer",
     "PageFormat",
+    "Pairing",
     "Picture",
     "Piece",
     "Plan",
@@ -36,6 +41,9 @@ __all__ = [
     "Route",
     "Segment",
     "StockHandshake",
+    "Tile",
+    "Tiles",
+    "Transport",
     "VerificationError",
     "WireError",
     "__version__",
@@ -831,6 +839,53 @@ class Plan:
         Raises:
             RequestError, LimitExceeded: As :meth:`ids`.
         """
+    def pair(self, request: Request, /) -> Pairing:
+        """Pairs the pages of a request, once for all that is made of it: :meth:`ids`, :meth:`lists`, :meth:`zero`,
+        :meth:`posted`, :meth:`chunks`, :meth:`landed_chunks`, :meth:`costs` and :meth:`choose` of a plan are
+        shorthands that pair anew at every call. Releases the GIL.
+
+        Raises:
+            RequestError: A block does not exist, or the lists do not suffice.
+        """
+    def packed_tiles(self, side: Literal["local", "remote"], /) -> Tiles:
+        """What kernels move between the pages of ``side`` and a packed buffer, which holds the bytes once, each pair of
+        pages one after the other.
+
+        Both sides of a transfer make the plan of the destination (``read``), and each asks for its own side: the buffer
+        is the same.
+        """
+    def landed(self) -> Landed:
+        """How the destination reads whole spans of remote pages into a buffer and scatters them from there.
+
+        Raises:
+            LayoutError: The plan is not a ``read``.
+        """
+    def chunks(self, request: Request, tiles: Tiles, chunk: int, /) -> list[Chunk]:
+        """:meth:`Pairing.chunks`."""
+    def landed_chunks(self, request: Request, landed: Landed, chunk: int, /) -> list[LandedChunk]:
+        """:meth:`Pairing.landed_chunks`."""
+    def costs(
+        self,
+        request: Request,
+        /,
+        *,
+        transport: Transport | str,
+        lands: bool = True,
+        packs: bool = True,
+        chunk: int = 33554432,
+    ) -> list[Cost]:
+        """:meth:`Pairing.costs`."""
+    def choose(
+        self,
+        request: Request,
+        /,
+        *,
+        transport: Transport | str,
+        lands: bool = True,
+        packs: bool = True,
+        chunk: int = 33554432,
+    ) -> Cost:
+        """:meth:`Pairing.choose`."""
     def verify(self) -> None:
         """Proves, element by element and without the planner, that the plan writes what it should, once, inside one
         region on each side, and takes it from the right place. Releases the GIL. For tests and tools: the time grows
@@ -854,6 +909,225 @@ class Plan:
     def to_svg(self, layer: str | None = None) -> str:
         """A drawing of one layer, as the text of an SVG image; arguments and errors as :meth:`picture`."""
     def _repr_html_(self) -> str: ...
+
+@final
+class Pairing:
+    """One request of a plan: which page goes with which. Made by :meth:`Plan.pair`; keeps the plan alive."""
+
+    @property
+    def fits_rows(self) -> bool:
+        """Whether prepared rows and tiles can serve the request; they cannot when the tokens wanted begin inside a
+        row."""
+    def ids(
+        self, out: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]] | None = None, *, part: int | None = None
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """:meth:`Plan.ids`."""
+    def lists(self, *, part: int | None = None) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+        """:meth:`Plan.lists`."""
+    def zero(self, *, memory: _Memory | None = None) -> npt.NDArray[np.uint64]:
+        """:meth:`Plan.zero`."""
+    def posted(self) -> int:
+        """:meth:`Plan.posted`."""
+    def chunks(self, tiles: Tiles, chunk: int, /) -> list[Chunk]:
+        """Cuts the request into packed chunks of at most ``chunk`` bytes, with the pages of ``tiles.side``. Both sides
+        get the same cuts from the same request.
+
+        Raises:
+            LimitExceeded: One pair of pages is larger than a chunk.
+            RequestError: The tokens begin inside a row, which tiles move whole.
+        """
+    def landed_chunks(self, landed: Landed, chunk: int, /) -> list[LandedChunk]:
+        """Cuts the request into landed chunks of at most ``chunk`` bytes.
+
+        Raises:
+            LimitExceeded: The span of one page is larger than a chunk.
+            RequestError: As :meth:`chunks`.
+        """
+    def costs(
+        self, *, transport: Transport | str, lands: bool = True, packs: bool = True, chunk: int = 33554432
+    ) -> list[Cost]:
+        """What the request costs by each strategy that the two sides are able to use.
+
+        Args:
+            transport: The transport, or the name of a measured one.
+            lands: Whether the destination has a buffer and kernels.
+            packs: Whether both sides speak the packed protocol.
+            chunk: Bytes of one chunk of the buffer.
+
+        Raises:
+            LayoutError: No transport has that name.
+        """
+    def choose(
+        self, *, transport: Transport | str, lands: bool = True, packs: bool = True, chunk: int = 33554432
+    ) -> Cost:
+        """The cheapest of :meth:`costs`; direct where two are equal."""
+
+@final
+class Tile:
+    """A strided copy between a page and its place in a buffer: ``run`` bytes at each point of the loops."""
+
+    @property
+    def run(self) -> int:
+        """Bytes contiguous in both."""
+    @property
+    def page(self) -> int:
+        """Offset of the first run from the lane's place in the page, in bytes."""
+    @property
+    def buffer(self) -> int:
+        """Offset of the first run from the place of the page in the buffer, in bytes."""
+    @property
+    def loops(self) -> list[tuple[int, int, int]]:
+        """Each loop's ``(extent, bytes between turns in the page, bytes between turns in the buffer)``, the largest
+        first."""
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+
+@final
+class Tiles:
+    """What kernels move between one side's pages and a buffer. Made by :meth:`Plan.packed_tiles` and
+    :meth:`Plan.landed`."""
+
+    @property
+    def side(self) -> Literal["local", "remote"]:
+        """The side whose pages the tiles touch."""
+    @property
+    def shapes(self) -> list[list[Tile]]:
+        """The different lists of tiles, each used by one lane or more."""
+    @property
+    def lanes(self) -> npt.NDArray[np.uint64]:
+        """Stretches of equidistant pages: uint64 ``(N, 6)``, a row ``[shape, region, address, stride, pages, unit]``.
+
+        ``shape`` and ``region`` are indexes; page ``i`` begins at ``address + i * stride``; a pair of pages takes
+        ``unit`` bytes in the buffer.
+        """
+    def __eq__(self, other: object, /) -> bool: ...
+
+@final
+class Chunk:
+    """What goes through a buffer at once, packed."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of buffer."""
+    @property
+    def parts(self) -> npt.NDArray[np.uint64]:
+        """uint64 ``(N, 4)``, a row ``[lane, first, count, offset]``: of the lane, the pages ``first`` to ``first +
+        count``, whose place 0 begins at byte ``offset`` of the chunk."""
+    @property
+    def pages(self) -> npt.NDArray[np.int32]:
+        """int32 ``(M,)``: page ids of the side that the chunk was made for; parts with equal pages share them."""
+    @property
+    def places(self) -> npt.NDArray[np.int32]:
+        """int32 ``(M,)``: the place of each page's bytes, in units of the lane."""
+
+@final
+class Landed:
+    """How a plan is landed. Made by :meth:`Plan.landed`."""
+
+    @property
+    def tiles(self) -> Tiles:
+        """The tiles that scatter the buffer into local pages."""
+    @property
+    def spans(self) -> list[int]:
+        """Bytes that are read of each page, for every stretch of remote pages."""
+
+@final
+class LandedChunk:
+    """What goes through a buffer at once, landed."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of buffer."""
+    @property
+    def parts(self) -> npt.NDArray[np.uint64]:
+        """As :attr:`Chunk.parts`."""
+    @property
+    def pages(self) -> npt.NDArray[np.int32]:
+        """As :attr:`Chunk.pages`, of the local side."""
+    @property
+    def places(self) -> npt.NDArray[np.int32]:
+        """As :attr:`Chunk.places`."""
+    def reads(self, buffer: int, device: int = 0) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+        """The descriptors that fill the chunk, ``(local, remote)``: uint64 ``(N, 3)`` each, a row ``[address, bytes,
+        device]``.
+
+        Args:
+            buffer: Address of the chunk's buffer.
+            device: NIXL's id of the buffer's device.
+
+        Raises:
+            ArithmeticOverflow: An address does not fit 64 bits.
+        """
+
+@final
+class Transport:
+    """The constants of a way to move bytes between two ranks; times in nanoseconds, rates in bytes a microsecond.
+
+    Args:
+        read_post_ns: For each descriptor posted, pulling.
+        read_bytes_per_us: Once posted, pulling.
+        write_post_ns: For each descriptor posted, pushing.
+        write_bytes_per_us: Once posted, pushing.
+        pass_bytes_per_us: That a gather or a scatter gets through.
+        round_trip_ns: For a message and its answer.
+    """
+
+    def __new__(
+        cls,
+        *,
+        read_post_ns: int,
+        read_bytes_per_us: int,
+        write_post_ns: int,
+        write_bytes_per_us: int,
+        pass_bytes_per_us: int,
+        round_trip_ns: int,
+    ) -> Transport: ...
+    @staticmethod
+    def named(name: str, /) -> Transport:
+        """A measured transport: ``cma``, ``tcp`` or ``cuda_ipc``; the constants belong to the machines measured.
+
+        Raises:
+            LayoutError: There is none of that name.
+        """
+    @staticmethod
+    def names() -> list[str]:
+        """The measured transports."""
+    @property
+    def name(self) -> str:
+        """Its name; ``calibrated`` for constants given by the caller."""
+    @property
+    def read_post_ns(self) -> int: ...
+    @property
+    def read_bytes_per_us(self) -> int: ...
+    @property
+    def write_post_ns(self) -> int: ...
+    @property
+    def write_bytes_per_us(self) -> int: ...
+    @property
+    def pass_bytes_per_us(self) -> int: ...
+    @property
+    def round_trip_ns(self) -> int: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+
+@final
+class Cost:
+    """What a request costs by one strategy, predicted."""
+
+    @property
+    def strategy(self) -> _Strategy:
+        """How the bytes go."""
+    @property
+    def posted(self) -> int:
+        """Descriptors posted."""
+    @property
+    def bytes(self) -> int:
+        """Bytes over the transport."""
+    @property
+    def ns(self) -> int:
+        """Nanoseconds."""
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
 
 def verify(plans: Sequence[Plan], /) -> None:
     """Proves of all plans into one destination rank what :meth:`Plan.verify` proves of one, and that nothing is

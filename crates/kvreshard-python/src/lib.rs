@@ -2,16 +2,20 @@
 
 mod arrays;
 mod check;
+mod cost;
 mod errors;
 mod format;
 mod layer;
 mod layout;
 mod picture;
+mod pairing;
 mod plan;
+mod planned;
 mod request;
 mod route;
 mod stock;
 mod tags;
+mod tiles;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -27,6 +31,8 @@ mod _core {
     #[pymodule_export]
     use crate::check::{Finding, Report, check};
     #[pymodule_export]
+    use crate::cost::{Cost, Transport};
+    #[pymodule_export]
     use crate::format::{PageFormat, PresetInfo, preset, preset_info, presets};
     #[pymodule_export]
     use crate::layer::{Group, Layer, Region, Segment};
@@ -34,6 +40,8 @@ mod _core {
     use crate::layout::RankLayout;
     #[pymodule_export]
     use crate::picture::{Picture, Piece};
+    #[pymodule_export]
+    use crate::pairing::Pairing;
     #[pymodule_export]
     use crate::plan::{Plan, plan, verify};
     #[pymodule_export]
@@ -45,6 +53,8 @@ mod _core {
     use crate::stock::{Facts, StockHandshake, audit};
     #[pymodule_export]
     use crate::tags::RegionTags;
+    #[pymodule_export]
+    use crate::tiles::{Chunk, Landed, LandedChunk, Tile, Tiles};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

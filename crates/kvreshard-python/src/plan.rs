@@ -1,24 +1,24 @@
 //! `plan` and `Plan`.
 
-use std::sync::OnceLock;
+use std::sync::Arc;
 
 use kvreshard::check::{Options, check};
-use kvreshard::layout::MemoryKind;
-use kvreshard::lower::{Pairing, Prepared};
+use kvreshard::lower::Prepared;
 use kvreshard::plan::{self as core, Direction, Summary};
 use kvreshard::{Error as CoreError, Side};
-use numpy::{IntoPyArray, PyArray1, PyArray2};
+use numpy::PyArray2;
 use pyo3::prelude::*;
 
-use crate::arrays::{Target, flattened, table};
+use crate::arrays::table;
+use crate::cost::{Cost, DEFAULT_CHUNK, NamedTransport};
 use crate::errors::Raise;
 use crate::layout::RankLayout;
 use crate::picture::Picture;
+use crate::pairing::{Ids, Pairing, Tables};
+use crate::planned::Planned;
 use crate::request::Request;
 use crate::route::Edge;
-
-type Ids<'py> = (Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<i32>>);
-type Tables<'py> = (Bound<'py, PyArray2<u64>>, Bound<'py, PyArray2<u64>>);
+use crate::tiles::{Chunk, Landed, LandedChunk, Tiles};
 
 /// How bytes move between two ranks.
 #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]
@@ -66,7 +66,7 @@ pub(crate) fn plan(
                 Some(only) => edge.of_layers(only)?.plan(&local.0, &remote.0)?,
             },
         };
-        Ok(Plan { summary: plan.summary()?, plan, prepared: OnceLock::new() })
+        Ok(Plan(Arc::new(Planned::new(plan)?)))
     })
     .raised(py)
 }
@@ -75,139 +75,87 @@ pub(crate) fn plan(
 #[pyfunction]
 #[pyo3(signature = (plans, /))]
 pub(crate) fn verify(py: Python<'_>, plans: Vec<PyRef<'_, Plan>>) -> PyResult<()> {
-    let plans: Vec<_> = plans.iter().map(|plan| plan.plan.clone()).collect();
+    let plans: Vec<_> = plans.iter().map(|plan| plan.0.plan.clone()).collect();
     py.detach(|| kvreshard::verify::plans(&plans)).raised(py)
 }
 
 /// How one local rank moves its pages from or to one remote rank.
 #[pyclass(module = "kvreshard", frozen)]
-pub(crate) struct Plan {
-    plan: core::Plan,
-    summary: Summary,
-    /// Rows are made when first asked for: a plan that is only looked at needs none.
-    prepared: OnceLock<kvreshard::Result<Vec<Prepared>>>,
-}
+pub(crate) struct Plan(Arc<Planned>);
 
 impl Plan {
-    fn prepared(&self) -> kvreshard::Result<&[Prepared]> {
-        self.prepared.get_or_init(|| self.plan.prepare()).as_deref().map_err(Clone::clone)
-    }
-
-    /// The prepared list that `part` names; the only one when it names none.
-    fn part(&self, part: Option<usize>) -> kvreshard::Result<Option<(usize, &Prepared)>> {
-        let lists = self.prepared()?;
-        match part {
-            None if lists.len() > 1 => Err(CoreError::Limit {
-                what: "lists that this plan needs, one for each pair of memory kinds: pick each in turn with part="
-                    .to_owned(),
-                found: count(lists.len())?,
-                limit: 1,
-            }),
-            Some(index) if index >= lists.len() => Err(CoreError::Limit {
-                what: "part".to_owned(),
-                found: count(index)?,
-                limit: count(lists.len())?.saturating_sub(1),
-            }),
-            part => {
-                let index = part.unwrap_or_default();
-                Ok(lists.get(index).map(|list| (index, list)))
-            }
-        }
-    }
-
-    /// The memory kind given; the only one of the destination when none is given.
-    fn destination_memory(&self, given: Option<&str>) -> kvreshard::Result<MemoryKind> {
-        if let Some(name) = given {
-            return name.parse();
-        }
-        let regions = self.plan.side(self.plan.direction().destination()).regions();
-        let kind = regions.first().map_or(MemoryKind::Dram, |region| region.memory());
-        match regions.iter().all(|region| region.memory() == kind) {
-            true => Ok(kind),
-            false => Err(CoreError::Limit {
-                what: "memory kinds of the destination: clear each in turn with memory=".to_owned(),
-                found: 2,
-                limit: 1,
-            }),
-        }
-    }
-
     fn rows<'py>(&self, py: Python<'py>, side: Side, part: Option<usize>) -> PyResult<Bound<'py, PyArray2<u64>>> {
-        let flat = py.detach(|| Ok(self.part(part)?.map(|(_, list)| list.table(side)).unwrap_or_default()));
+        let flat = py.detach(|| Ok(self.0.part(part)?.map(|(_, list)| list.table(side)).unwrap_or_default()));
         table(py, flat.raised(py)?, 5)
     }
 
     fn flat<'py>(&self, py: Python<'py>, side: Side, part: Option<usize>) -> PyResult<Bound<'py, PyArray2<u64>>> {
-        let flat = py.detach(|| self.part(part)?.map_or(Ok(Vec::new()), |(_, list)| list.flat(side)));
+        let flat = py.detach(|| self.0.part(part)?.map_or(Ok(Vec::new()), |(_, list)| list.flat(side)));
         table(py, flat.raised(py)?, 3)
     }
-}
-
-fn count(value: usize) -> kvreshard::Result<u64> {
-    u64::try_from(value).map_err(|_| CoreError::Overflow { term: "count".to_owned() })
 }
 
 #[pymethods]
 impl Plan {
     #[getter]
     fn runs(&self) -> u64 {
-        self.summary.runs
+        self.0.summary.runs
     }
 
     #[getter]
     fn runs_per_page(&self) -> u64 {
-        self.summary.runs_per_page
+        self.0.summary.runs_per_page
     }
 
     #[getter]
     fn bytes(&self) -> u64 {
-        self.summary.bytes
+        self.0.summary.bytes
     }
 
     #[getter]
     fn bytes_per_run(&self) -> u64 {
-        self.summary.bytes.checked_div(self.summary.runs).unwrap_or_default()
+        self.0.summary.bytes.checked_div(self.0.summary.runs).unwrap_or_default()
     }
 
     #[getter]
     fn shortest_run(&self) -> u64 {
-        self.summary.shortest_run
+        self.0.summary.shortest_run
     }
 
     #[getter]
     fn longest_run(&self) -> u64 {
-        self.summary.longest_run
+        self.0.summary.longest_run
     }
 
     #[getter]
     fn digest(&self, py: Python<'_>) -> String {
-        py.detach(|| self.plan.digest().to_string())
+        py.detach(|| self.0.plan.digest().to_string())
     }
 
     #[getter]
     fn direction(&self) -> &'static str {
-        self.plan.direction().name()
+        self.0.plan.direction().name()
     }
 
     #[getter]
     fn local(&self) -> RankLayout {
-        RankLayout(self.plan.local().clone())
+        RankLayout(self.0.plan.local().clone())
     }
 
     #[getter]
     fn remote(&self) -> RankLayout {
-        RankLayout(self.plan.remote().clone())
+        RankLayout(self.0.plan.remote().clone())
     }
 
     #[getter]
     fn parts(&self, py: Python<'_>) -> PyResult<Vec<(&'static str, &'static str)>> {
-        let lists = py.detach(|| self.prepared()).raised(py)?;
+        let lists = py.detach(|| self.0.prepared()).raised(py)?;
         Ok(lists.iter().map(|list| (list.memory().0.name(), list.memory().1.name())).collect())
     }
 
     #[getter]
     fn row_count(&self, py: Python<'_>) -> PyResult<usize> {
-        Ok(py.detach(|| self.prepared()).raised(py)?.iter().map(Prepared::len).sum())
+        Ok(py.detach(|| self.0.prepared()).raised(py)?.iter().map(Prepared::len).sum())
     }
 
     #[pyo3(signature = (*, part=None))]
@@ -230,6 +178,11 @@ impl Plan {
         self.flat(py, Side::Remote, part)
     }
 
+    #[pyo3(signature = (request, /))]
+    fn pair(&self, py: Python<'_>, request: &Request) -> PyResult<Pairing> {
+        Pairing::new(py, &self.0, request)
+    }
+
     #[pyo3(signature = (request, /, out=None, *, part=None))]
     fn ids<'py>(
         &self,
@@ -238,45 +191,12 @@ impl Plan {
         out: Option<Ids<'py>>,
         part: Option<usize>,
     ) -> PyResult<Ids<'py>> {
-        let found = py.detach(|| {
-            let pairing = Pairing::new(&self.plan, &request.0)?;
-            let Some((_, list)) = self.part(part)? else { return Ok(None) };
-            Ok(Some((pairing.id_count(list)?, pairing, list)))
-        });
-        let (count, found) = match found.raised(py)? {
-            Some((count, pairing, list)) => (count, Some((pairing, list))),
-            None => (0, None),
-        };
-        let write = |local: &mut [i32], remote: &mut [i32]| match &found {
-            Some((pairing, list)) => py.detach(|| pairing.write_ids(list, local, remote)),
-            None => Ok(()),
-        };
-        match out {
-            Some((local, remote)) => {
-                let (mut local, mut remote) = (Target::new(&local, count)?, Target::new(&remote, count)?);
-                write(local.slice()?, remote.slice()?).raised(py)?;
-                Ok((local.view()?, remote.view()?))
-            }
-            None => {
-                let (mut local, mut remote) = (vec![0; count], vec![0; count]);
-                write(&mut local, &mut remote).raised(py)?;
-                Ok((local.into_pyarray(py), remote.into_pyarray(py)))
-            }
-        }
+        self.pair(py, request)?.ids(py, out, part)
     }
 
     #[pyo3(signature = (request, /, *, part=None))]
     fn lists<'py>(&self, py: Python<'py>, request: &Request, part: Option<usize>) -> PyResult<Tables<'py>> {
-        let found = py.detach(|| {
-            let pairing = Pairing::new(&self.plan, &request.0)?;
-            let Some((index, _)) = self.part(part)? else { return Ok((Vec::new(), Vec::new())) };
-            let list = pairing.lists(self.prepared()?, index)?;
-            let local = list.iter().flat_map(|one| [one.local, one.length, u64::from(one.local_device)]).collect();
-            let remote = list.iter().flat_map(|one| [one.remote, one.length, u64::from(one.remote_device)]).collect();
-            Ok((local, remote))
-        });
-        let (local, remote) = found.raised(py)?;
-        Ok((table(py, local, 3)?, table(py, remote, 3)?))
+        self.pair(py, request)?.lists(py, part)
     }
 
     #[pyo3(signature = (request, /, *, memory=None))]
@@ -286,34 +206,76 @@ impl Plan {
         request: &Request,
         memory: Option<&str>,
     ) -> PyResult<Bound<'py, PyArray2<u64>>> {
-        let flat = py.detach(|| {
-            let memory = self.destination_memory(memory)?;
-            Ok(flattened(&Pairing::new(&self.plan, &request.0)?.zero(memory)?))
-        });
-        table(py, flat.raised(py)?, 3)
+        self.pair(py, request)?.zero(py, memory)
     }
 
     #[pyo3(signature = (request, /))]
     fn posted(&self, py: Python<'_>, request: &Request) -> PyResult<u64> {
-        py.detach(|| {
-            let pairing = Pairing::new(&self.plan, &request.0)?;
-            let counts = self.prepared()?.iter().map(|list| pairing.posted_by_ids(list));
-            counts.sum::<kvreshard::Result<u64>>()
-        })
-        .raised(py)
+        self.pair(py, request)?.posted(py)
+    }
+
+    #[pyo3(signature = (side, /))]
+    fn packed_tiles(&self, py: Python<'_>, side: &str) -> PyResult<Tiles> {
+        py.detach(|| self.0.plan.packed_tiles(side.parse()?)).map(Tiles::new).raised(py)
+    }
+
+    fn landed(&self, py: Python<'_>) -> PyResult<Landed> {
+        py.detach(|| self.0.plan.landed()).map(Landed::new).raised(py)
+    }
+
+    #[pyo3(signature = (request, tiles, chunk, /))]
+    fn chunks(&self, py: Python<'_>, request: &Request, tiles: &Tiles, chunk: u64) -> PyResult<Vec<Chunk>> {
+        self.pair(py, request)?.chunks(py, tiles, chunk)
+    }
+
+    #[pyo3(signature = (request, landed, chunk, /))]
+    fn landed_chunks(
+        &self,
+        py: Python<'_>,
+        request: &Request,
+        landed: &Landed,
+        chunk: u64,
+    ) -> PyResult<Vec<LandedChunk>> {
+        self.pair(py, request)?.landed_chunks(py, landed, chunk)
+    }
+
+    #[pyo3(signature = (request, /, *, transport, lands=true, packs=true, chunk=DEFAULT_CHUNK))]
+    fn costs(
+        &self,
+        py: Python<'_>,
+        request: &Request,
+        transport: NamedTransport,
+        lands: bool,
+        packs: bool,
+        chunk: u64,
+    ) -> PyResult<Vec<Cost>> {
+        self.pair(py, request)?.costs(py, transport, lands, packs, chunk)
+    }
+
+    #[pyo3(signature = (request, /, *, transport, lands=true, packs=true, chunk=DEFAULT_CHUNK))]
+    fn choose(
+        &self,
+        py: Python<'_>,
+        request: &Request,
+        transport: NamedTransport,
+        lands: bool,
+        packs: bool,
+        chunk: u64,
+    ) -> PyResult<Cost> {
+        self.pair(py, request)?.choose(py, transport, lands, packs, chunk)
     }
 
     fn verify(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| kvreshard::verify::plan(&self.plan)).raised(py)
+        py.detach(|| kvreshard::verify::plan(&self.0.plan)).raised(py)
     }
 
     fn explain(&self, py: Python<'_>) -> PyResult<String> {
-        py.detach(|| self.plan.explain()).raised(py)
+        py.detach(|| self.0.plan.explain()).raised(py)
     }
 
     #[pyo3(signature = (layer=None))]
     fn picture(&self, py: Python<'_>, layer: Option<&str>) -> PyResult<Picture> {
-        py.detach(|| self.plan.picture(layer)).map(Picture).raised(py)
+        py.detach(|| self.0.plan.picture(layer)).map(Picture).raised(py)
     }
 
     #[pyo3(signature = (layer=None))]
@@ -326,8 +288,8 @@ impl Plan {
     }
 
     fn __repr__(&self) -> String {
-        let Summary { layers, runs, bytes, runs_per_page, .. } = self.summary;
-        let direction = self.plan.direction().name();
+        let Summary { layers, runs, bytes, runs_per_page, .. } = self.0.summary;
+        let direction = self.0.plan.direction().name();
         format!("Plan({direction}, {layers} layers, {runs} runs of {bytes} bytes, {runs_per_page} runs per page)")
     }
 }

@@ -1,0 +1,209 @@
+//! `Tile`, `Tiles`, `Chunk`, `Landed`, `LandedChunk`: what kernels move.
+
+use std::sync::Arc;
+
+use kvreshard::lower as core;
+use numpy::{IntoPyArray, PyArray1, PyArray2};
+use pyo3::prelude::*;
+
+use crate::arrays::table;
+use crate::errors::Raise;
+use crate::pairing::{Tables, descriptors};
+
+/// A strided copy between a page and its place in a buffer.
+#[pyclass(module = "kvreshard", frozen, eq, hash, skip_from_py_object)]
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Tile(core::Tile);
+
+#[pymethods]
+impl Tile {
+    #[getter]
+    fn run(&self) -> u64 {
+        self.0.run
+    }
+
+    #[getter]
+    fn page(&self) -> u64 {
+        self.0.page
+    }
+
+    #[getter]
+    fn buffer(&self) -> u64 {
+        self.0.buffer
+    }
+
+    #[getter]
+    fn loops(&self) -> Vec<(u64, u64, u64)> {
+        self.0.loops.iter().map(|one| (one.extent, one.page, one.buffer)).collect()
+    }
+
+    fn __repr__(&self) -> String {
+        let core::Tile { run, page, buffer, .. } = self.0;
+        format!("Tile(run={run}, page={page}, buffer={buffer}, loops={:?})", self.loops())
+    }
+}
+
+/// The tiles of one side of a plan.
+#[pyclass(module = "kvreshard", frozen, eq)]
+#[derive(PartialEq, Eq)]
+pub(crate) struct Tiles(pub(crate) Arc<core::Tiles>);
+
+impl Tiles {
+    pub(crate) fn new(tiles: core::Tiles) -> Self {
+        Self(Arc::new(tiles))
+    }
+}
+
+#[pymethods]
+impl Tiles {
+    #[getter]
+    fn side(&self) -> &'static str {
+        self.0.side().name()
+    }
+
+    #[getter]
+    fn shapes(&self) -> Vec<Vec<Tile>> {
+        self.0.shapes().iter().map(|shape| shape.iter().cloned().map(Tile).collect()).collect()
+    }
+
+    #[getter]
+    fn lanes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<u64>>> {
+        let rows = self.0.lanes().iter();
+        let flat = rows.map(|lane| {
+            Ok([count(lane.shape)?, count(lane.region)?, lane.address, lane.stride, lane.pages, lane.unit])
+        });
+        let flat: kvreshard::Result<Vec<[u64; 6]>> = flat.collect();
+        table(py, flat.raised(py)?.concat(), 6)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Tiles({}, {} shapes, {} lanes)", self.side(), self.0.shapes().len(), self.0.lanes().len())
+    }
+}
+
+/// What goes through a buffer at once, packed.
+#[pyclass(module = "kvreshard", frozen)]
+pub(crate) struct Chunk {
+    bytes: u64,
+    moves: core::Moves,
+}
+
+impl Chunk {
+    pub(crate) const fn new(bytes: u64, moves: core::Moves) -> Self {
+        Self { bytes, moves }
+    }
+}
+
+#[pymethods]
+impl Chunk {
+    #[getter]
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    #[getter]
+    fn parts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<u64>>> {
+        parts(py, &self.moves)
+    }
+
+    #[getter]
+    fn pages<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i32>> {
+        self.moves.pages.clone().into_pyarray(py)
+    }
+
+    #[getter]
+    fn places<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i32>> {
+        self.moves.places.clone().into_pyarray(py)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Chunk({} bytes, {} parts)", self.bytes, self.moves.parts.len())
+    }
+}
+
+/// How a plan is landed.
+#[pyclass(module = "kvreshard", frozen)]
+pub(crate) struct Landed(pub(crate) Arc<core::Landed>);
+
+impl Landed {
+    pub(crate) fn new(landed: core::Landed) -> Self {
+        Self(Arc::new(landed))
+    }
+}
+
+#[pymethods]
+impl Landed {
+    #[getter]
+    fn tiles(&self) -> Tiles {
+        Tiles::new(self.0.tiles().clone())
+    }
+
+    #[getter]
+    fn spans(&self) -> Vec<u64> {
+        self.0.landings().iter().map(|landing| landing.bytes).collect()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Landed({} spans, {} lanes)", self.0.landings().len(), self.0.tiles().lanes().len())
+    }
+}
+
+/// What goes through a buffer at once, landed.
+#[pyclass(module = "kvreshard", frozen)]
+pub(crate) struct LandedChunk {
+    pairing: Arc<core::Pairing>,
+    landed: Arc<core::Landed>,
+    chunk: core::LandedChunk,
+    moves: core::Moves,
+}
+
+impl LandedChunk {
+    pub(crate) fn new(pairing: &Arc<core::Pairing>, landed: &Arc<core::Landed>, chunk: core::LandedChunk) -> Self {
+        let moves = chunk.moves();
+        Self { pairing: pairing.clone(), landed: landed.clone(), chunk, moves }
+    }
+}
+
+#[pymethods]
+impl LandedChunk {
+    #[getter]
+    fn bytes(&self) -> u64 {
+        self.chunk.bytes
+    }
+
+    #[getter]
+    fn parts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<u64>>> {
+        parts(py, &self.moves)
+    }
+
+    #[getter]
+    fn pages<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i32>> {
+        self.moves.pages.clone().into_pyarray(py)
+    }
+
+    #[getter]
+    fn places<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i32>> {
+        self.moves.places.clone().into_pyarray(py)
+    }
+
+    #[pyo3(signature = (buffer, device=0))]
+    fn reads<'py>(&self, py: Python<'py>, buffer: u64, device: u32) -> PyResult<Tables<'py>> {
+        let list = py.detach(|| self.pairing.landed_reads(&self.landed, &self.chunk, buffer, device));
+        descriptors(py, &list.raised(py)?)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("LandedChunk({} bytes, {} parts)", self.chunk.bytes, self.moves.parts.len())
+    }
+}
+
+fn parts<'py>(py: Python<'py>, moves: &core::Moves) -> PyResult<Bound<'py, PyArray2<u64>>> {
+    let rows = moves.parts.iter();
+    let flat = rows.map(|part| Ok([count(part.lane)?, count(part.first)?, count(part.count)?, part.offset]));
+    let flat: kvreshard::Result<Vec<[u64; 4]>> = flat.collect();
+    table(py, flat.raised(py)?.concat(), 4)
+}
+
+fn count(value: usize) -> kvreshard::Result<u64> {
+    u64::try_from(value).map_err(|_| kvreshard::Error::Overflow { term: "count".to_owned() })
+}
