@@ -1,0 +1,117 @@
+"""What every backend does, and which one to take."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+import kvreshard as kvr
+
+from .memory import Span, spans
+
+Backend = Literal["host", "torch", "triton"]
+
+_BACKENDS: dict[Backend, tuple[str, str]] = {
+    "host": (".host", "HostMover"),
+    "torch": (".torch_backend", "TorchMover"),
+    "triton": (".triton_backend", "TritonMover"),
+}
+
+
+class Work(Protocol):
+    """What moves at once: a :class:`kvreshard.Chunk` or a :class:`kvreshard.LandedChunk`."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of buffer."""
+        ...
+
+    @property
+    def parts(self) -> npt.NDArray[np.uint64]:
+        """uint64 ``(N, 4)``, a row ``[lane, first, count, offset]``."""
+        ...
+
+    @property
+    def pages(self) -> npt.NDArray[np.int32]:
+        """int32 ``(M,)``: page ids."""
+        ...
+
+    @property
+    def places(self) -> npt.NDArray[np.int32]:
+        """int32 ``(M,)``: the place of each page's bytes, in units of the lane."""
+        ...
+
+
+class Mover(ABC):
+    """Moves chunks between the pages of one side and a buffer.
+
+    The buffer is one-dimensional, contiguous, of one-byte elements, at least ``work.bytes`` long, and on the memory's
+    device. Bytes of the buffer or of a page that no tile names are left as they are.
+    """
+
+    def __init__(self, tiles: kvr.Tiles, memory: Sequence[Any]) -> None:
+        """A mover for the pages of ``tiles.side``.
+
+        Args:
+            tiles: What moves; :attr:`kvreshard.Landed.tiles` for landed chunks.
+            memory: Tensors, arrays or regions that hold the side's regions. They are kept alive.
+
+        Raises:
+            kvreshard.LayoutError: A lane's pages do not lie inside the memory given.
+        """
+        self.tiles = tiles
+        self.shapes = tiles.shapes
+        self.lanes = tiles.lanes.astype(np.int64)
+        self.memory = spans(memory)
+        self._span_of_lane = [self._span(*row) for row in self.lanes.tolist()]
+
+    def _span(self, shape: int, region: int, address: int, stride: int, pages: int, unit: int) -> Span:
+        reach = 0
+        for tile in self.shapes[shape]:
+            end = tile.page + tile.run
+            reach = max(reach, end + sum((extent - 1) * page for extent, page, _ in tile.loops))
+        end = address + (pages - 1) * stride + reach
+        for span in self.memory:
+            if span.address <= address and end <= span.address + span.bytes:
+                return span
+        raise kvr.LayoutError(
+            f"no memory given holds {address:#x} to {end:#x}, the pages of a lane in region {region} of the "
+            f"{self.tiles.side} side"
+        )
+
+    def gather(self, work: Work, buffer: Any) -> None:
+        """Copies the work's bytes from the pages into the buffer."""
+        self._move(work, buffer, gather=True)
+
+    def scatter(self, work: Work, buffer: Any) -> None:
+        """Copies the work's bytes from the buffer into the pages."""
+        self._move(work, buffer, gather=False)
+
+    @abstractmethod
+    def _move(self, work: Work, buffer: Any, *, gather: bool) -> None: ...
+
+
+def mover(tiles: kvr.Tiles, memory: Sequence[Any], backend: Backend | None = None) -> Mover:
+    """The mover of a backend; where none is named, ``triton`` on a device that has it, ``torch`` on another device,
+    ``host`` on host memory.
+
+    Raises:
+        kvreshard.LayoutError: As :class:`Mover`.
+        ValueError: There is no such backend.
+    """
+    if backend is None:
+        backend = "host"
+        if any(span.device is not None for span in spans(memory)):
+            backend = "triton" if importlib.util.find_spec("triton") is not None else "torch"
+    if backend not in _BACKENDS:
+        raise ValueError(f"backend is {backend!r}, but must be one of {', '.join(_BACKENDS)}")
+    module, name = _BACKENDS[backend]
+    made = getattr(importlib.import_module(module, __package__), name)(tiles, memory)
+    assert isinstance(made, Mover)
+    return made
