@@ -117,7 +117,7 @@ def test_planes_name_their_head() -> None:
 
 def test_what_cannot_be_drawn_is_refused() -> None:
     plan = kvr.plan(rank(PACKED), rank(PACKED, base=1 << 30))
-    with pytest.raises(kvr.LayoutError, match="layers.7"):
+    with pytest.raises(kvr.LayoutError, match=r"layers\.7"):
         plan.picture("layers.7")
     with pytest.raises(kvr.LimitExceeded, match="draw fewer"):
         kvr.preset("packed-nhd", h=128, n=128, d=64).pieces()
