@@ -1,5 +1,12 @@
 //! Layouts for tests, in few words.
-#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::arithmetic_side_effects, missing_docs, unreachable_pub)]
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::arithmetic_side_effects,
+    missing_docs,
+    unreachable_pub
+)]
 
 use std::collections::BTreeMap;
 
@@ -41,7 +48,13 @@ pub struct Rank {
 }
 
 impl Rank {
-    pub fn new(engine: &'static str, tp: (u64, u64), notation: &str, heads: u64, extents: &[(&'static str, u64)]) -> Self {
+    pub fn new(
+        engine: &'static str,
+        tp: (u64, u64),
+        notation: &str,
+        heads: u64,
+        extents: &[(&'static str, u64)],
+    ) -> Self {
         Self {
             engine,
             position: position(tp),
