@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import msgspec
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl import base_worker
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl import metadata as stock
 
 import kvreshard as kvr
@@ -106,7 +107,7 @@ class Hashes:
     def of(cls, config: Any, stock_hash: str, mode: str) -> Hashes:
         """The hashes of a rank whose stock hash is `stock_hash`, in transfer mode `mode`."""
         raised = f"nixl connector {stock.NIXL_CONNECTOR_VERSION + 1}, kvreshard {_VERSION}: {stock_hash}"
-        neutral = stock.compute_nixl_compatibility_hash(config, "", transfer_mode=mode)
+        neutral = base_worker.compute_nixl_compatibility_hash(config, "", transfer_mode=mode)
         return cls(stock_hash, hashlib.sha256(raised.encode()).hexdigest(), neutral)
 
     def accept(self, published: str, tag: Tag | None) -> bool:
