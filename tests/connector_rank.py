@@ -83,7 +83,7 @@ def publish(connector: Any, spec: Spec, arrays: Sequence[Any]) -> kvr.RankLayout
 
 def _serve(pipe: Connection, spec: Spec, seed: int) -> None:
     os.environ.update(spec.environment)
-    from kvreshard.nixl import Connector
+    from kvreshard.nixl import Connector, leases
 
     connector = Connector(spec.name)
     arrays = placed(spec, spec.arrays(seed))
@@ -108,8 +108,16 @@ def _serve(pipe: Connection, spec: Spec, seed: int) -> None:
         "republish": republish,
         "pages": lambda: [host(array) for array in arrays],
         "expect": lambda id, options: connector.expect(id, **options),
-        "read": lambda peer, request, id: connector.read(peers[peer], to_request(request), id=id),
-        "write": lambda peer, request, id: connector.write(peers[peer], to_request(request), id=id),
+        "read": lambda peer, request, id, options={}: connector.read(
+            peers[peer], to_request(request), id=id, **options
+        ),
+        "read_all": lambda sources, id, options: connector.read_all(
+            [(peers[peer], to_request(request)) for peer, request in sources], id=id, **options
+        ),
+        "write": lambda peer, request, id, options={}: connector.write(
+            peers[peer], to_request(request), id=id, **options
+        ),
+        "lease": lambda seconds: setattr(leases, "LEASE", seconds),
         "notify": lambda peer, id: connector.notify(peers[peer], id),
     }
     while True:

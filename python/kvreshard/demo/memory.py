@@ -7,6 +7,7 @@ before, after and between them.
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -85,6 +86,13 @@ class Memory:
         pairs = zip(self._before, self.allocations, strict=True)
         bad = sum(int(np.count_nonzero(before != now)) for before, now in pairs)
         return [f"{bad} bytes of the source changed"] if bad else []
+
+    def digest(self) -> str:
+        """SHA-256 of every byte: pages, gaps and guards."""
+        whole = hashlib.sha256()
+        for allocation in self.allocations:
+            whole.update(allocation.data)
+        return whole.hexdigest()
 
     def check(self) -> tuple[int, list[str]]:
         """Reads every element of the request's pages as the engine's kernels would; elements looked at, and what is

@@ -21,6 +21,8 @@ from kvreshard.demo.scenarios import Scenario, Which
 from kvreshard.nixl import Arrived, Connector, Event, Failed, Finished, LeaseEnded, Peer, Released
 
 REQUEST = "request-0"
+STAGING = 64 << 20
+"""Bytes of staging memory, for strategies that need some."""
 TIMEOUT = 60.0
 """Seconds that a rank waits for a transfer or a notice before it reports a failure."""
 
@@ -71,20 +73,28 @@ class Crash:
 
 @dataclass(frozen=True)
 class Moved:
-    """One rank's transfers: descriptors posted and bytes moved as NIXL counts them, seconds from call to end."""
+    """One rank's transfers: descriptors posted and bytes moved as NIXL counts them, seconds from call to end.
+
+    `strategies` by peer, and the seconds that the cost model expected of the slowest.
+    """
 
     posted: int
     bytes: int
     seconds: float
+    strategies: tuple[str, ...] = ()
+    expected: float = 0.0
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What a decode rank found in its pages, and the fewest runs that could have brought it there."""
+    """What a decode rank found in its pages, the fewest runs that could have brought it there, and a digest of all bytes
+    of its memory.
+    """
 
     elements: int
     problems: tuple[str, ...]
     fewest: int
+    digest: str
 
 
 class Rank:
@@ -100,7 +110,8 @@ class Rank:
         elif self.scenario.first:
             self.memory.write((0, self.scenario.first))
         self.memory.remember()
-        self.connector = Connector(spec.name, deadline=TIMEOUT)
+        staging = 0 if self.scenario.strategy == "direct" else STAGING
+        self.connector = Connector(spec.name, deadline=TIMEOUT, staging=staging)
         form = self.scenario.declared(spec.which, spec.rank)
         totals = {"h": side.heads or self.scenario.heads} if self.scenario.heads else None
         for number, pages in self.memory.layers.items():
@@ -153,7 +164,7 @@ class Rank:
         begun = time.perf_counter()
         issue = self.connector.write_all if self.scenario.push else self.connector.read_all
         request = self._request()
-        issue([(peer, request) for peer in self.peers], id=REQUEST)
+        issue([(peer, request) for peer in self.peers], id=REQUEST, strategy=self.scenario.strategy)
         for peer in self.told:
             self.connector.notify(peer, REQUEST)
         while True:
@@ -161,7 +172,9 @@ class Rank:
                 if isinstance(event, Failed):
                     raise event.reason
                 if isinstance(event, Finished):
-                    return Moved(event.posted, event.bytes, time.perf_counter() - begun)
+                    seconds = time.perf_counter() - begun
+                    expected = max((one.predicted.seconds for one in event.shares if one.predicted), default=0.0)
+                    return Moved(event.posted, event.bytes, seconds, event.strategies, expected)
 
     def _request(self) -> kvr.Request:
         one = self.scenario
@@ -185,7 +198,7 @@ class Rank:
         """Reads all pages of a decode rank."""
         elements, problems = self.memory.check()
         fewest = runs_needed(self.scenario, self.spec.rank, self.memory.places, there)
-        return Checked(elements, tuple(problems), fewest)
+        return Checked(elements, tuple(problems), fewest, self.memory.digest())
 
     def unchanged(self) -> list[str]:
         """Whether a prefill rank still holds what it wrote."""

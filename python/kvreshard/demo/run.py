@@ -20,7 +20,8 @@ class Outcome:
     """What came of a scenario.
 
     `posted` descriptors by NIXL's telemetry and `fewest` possible, `bytes` moved, `seconds` of the slowest rank from
-    its call to the end of its transfers, `elements` read back, `problems` if anything is wrong, and the `refusal`.
+    its call to the end of its transfers, `elements` read back, `problems` if anything is wrong, and the `refusal`. The
+    `strategies` used, the seconds `expected` of them, and `digests` of the memory of each decode rank.
     """
 
     scenario: Scenario
@@ -29,6 +30,9 @@ class Outcome:
     bytes: int = 0
     seconds: float = 0.0
     elements: int = 0
+    strategies: frozenset[str] = frozenset()
+    expected: float = 0.0
+    digests: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     refusal: Refusal | None = None
 
@@ -119,6 +123,8 @@ def _run(outcome: Outcome, prefill: list[Process], decode: list[Process], stage:
     outcome.posted = sum(one.posted for one in moves)
     outcome.bytes = sum(one.bytes for one in moves)
     outcome.seconds = max(one.seconds for one in moves)
+    outcome.expected = max(one.expected for one in moves)
+    outcome.strategies = frozenset(name for one in moves for name in one.strategies)
     for problems in _ask(others, "told_of_the_end"):
         outcome.problems += _right(problems)
 
@@ -131,6 +137,7 @@ def _run(outcome: Outcome, prefill: list[Process], decode: list[Process], stage:
         checked: Checked = _right(rank.answer())
         outcome.elements += checked.elements
         outcome.fewest += checked.fewest
+        outcome.digests.append(checked.digest)
         outcome.problems += [f"{rank.spec.name}: {problem}" for problem in checked.problems]
     for rank in prefill:
         outcome.problems += [f"{rank.spec.name}: {problem}" for problem in _right(rank.answer())]

@@ -74,6 +74,7 @@ FLASHINFER = Format(
 MLA = Format("MLA", "c[n r]", _mla, {"r": 576}, {"c": "bf16"}, head_size=576)
 
 Which = Literal["prefill", "decode"]
+Strategy = Literal["auto", "direct", "landed", "packed"]
 SIDES: tuple[Which, Which] = ("prefill", "decode")
 
 
@@ -101,7 +102,7 @@ class Scenario:
     """A prefill and a decode engine, and the request between them.
 
     `heads` in all, 0 where the cache is not sharded. Tokens `first` to `end` are moved; the decode side already has
-    those before `first`. `refused` is the name of the exception that must be raised before anything moves.
+    those before `first`. `strategy` is how they move. `refused` is the name of the exception that must be raised before anything moves.
     """
 
     name: str
@@ -113,6 +114,7 @@ class Scenario:
     push: bool = False
     note: str = ""
     refused: str | None = None
+    strategy: Strategy = "direct"
     layers: int = LAYERS
     seed: int = 1
 

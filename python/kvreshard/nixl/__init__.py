@@ -7,8 +7,10 @@ Needs `nixl` and `msgspec`. `Connector` is all that most callers use; `poll` ret
 from .connector import Connector
 from .errors import (
     AgentError,
+    Cancelled,
     Closed,
     DeadlinePassed,
+    LeaseOver,
     MetadataError,
     NixlError,
     NotConnected,
@@ -22,12 +24,26 @@ from .errors import (
     Unsupported,
     Untracked,
 )
-from .events import Arrived, Event, Failed, Finished, Freed, LeaseEnded, PeerDown, Released, Telemetry
+from .events import (
+    Arrived,
+    Event,
+    Failed,
+    Finished,
+    Freed,
+    LeaseEnded,
+    PeerDown,
+    Predicted,
+    Released,
+    Share,
+    Telemetry,
+)
+from .metrics import Metrics
 from .peer import Peer
 
 __all__ = [
     "AgentError",
     "Arrived",
+    "Cancelled",
     "Closed",
     "Connector",
     "DeadlinePassed",
@@ -36,7 +52,9 @@ __all__ = [
     "Finished",
     "Freed",
     "LeaseEnded",
+    "LeaseOver",
     "MetadataError",
+    "Metrics",
     "NixlError",
     "NotConnected",
     "NotPublished",
@@ -45,8 +63,10 @@ __all__ = [
     "PeerBusy",
     "PeerDown",
     "PeerLost",
+    "Predicted",
     "RegistrationError",
     "Released",
+    "Share",
     "Telemetry",
     "TensorMismatch",
     "TransferError",

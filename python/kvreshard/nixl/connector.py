@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import kvreshard as kvr
 
 from . import notices, wire
 from .agent import NixlAgent
-from .errors import MetadataError, NixlError, NotConnected, PeerLost, TransferError
+from .errors import MetadataError, NixlError, NotConnected, PeerLost, Unsupported
 from .events import Direction, Event
 from .flights import Flights
 from .issue import Issuer
-from .notices import Kind, Ledger, Notice
+from .leases import Lease
+from .listener import Listener
+from .notices import Kind, Notice
+from .order import Options, Order
 from .peer import Peer
-from .rank import LocalRank
+from .strategy import TRANSPORTS
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +37,7 @@ POLL_SECONDS = 0.0002
 _outlived: list[object] = []
 
 
-class Connector(LocalRank):
+class Connector(Listener):
     """Moves KV pages between this rank and its peers through one NIXL agent.
 
         with Connector("decode-0") as here:
@@ -63,18 +70,33 @@ class Connector(LocalRank):
         deadline: float = 30.0,
         telemetry: bool = True,
         threads: int = 0,
+        staging: int = 0,
+        slot_bytes: int | None = None,
+        transport: str | kvr.Transport | None = None,
+        fence: bool = False,
     ) -> None:
         """Opens a UCX agent called `name` (a unique one is made up), or uses `agent`.
 
         `deadline` is how many seconds a request has unless it says otherwise. `threads` is NIXL's pool for large
-        transfers.
+        transfers. `staging` bytes beside the pages, in slots of `slot_bytes`, let requests be landed; a page of a peer
+        must fit a slot. `transport` is what costs are worked out for, unless a peer has its own: a measured one by
+        name, or a calibrated one; by default that of the memory's kind. `fence` fences every read of peers that can be
+        (see `Options`).
         """
-        super().__init__(name, agent=agent, progress_thread=progress_thread, telemetry=telemetry, threads=threads)
+        super().__init__(
+            name,
+            agent=agent,
+            progress_thread=progress_thread,
+            telemetry=telemetry,
+            threads=threads,
+            staging=staging,
+            slot_bytes=slot_bytes,
+        )
         self._deadline = deadline
-        self._issuer = Issuer(self._agent, self._memory)
-        self._ledger = Ledger()
-        self._peers: dict[str, Peer] = {}
-        self._flights = Flights()
+        self._transport = transport
+        self._fence = fence
+        self._issuer = Issuer(self._agent, self._memory, self._landing)
+        self._flights = Flights(self._landing, self._leases)
         self._left: tuple[str, ...] = ()
 
     @property
@@ -109,17 +131,21 @@ class Connector(LocalRank):
             plan = None
             if direction is not None:
                 plan = kvr.plan(self.layout, told.layout, edge=edge, direction=direction)
-            peer = self._peers.get(told.name)
-            if peer is None or not peer.connected or peer.digest != told.digest:
-                if peer is not None:
-                    self._drop(peer)
-                peer = self._add(told, senders)
+            peer = self._connected(told)
             peer.senders = senders
             if direction is not None and plan is not None:
                 peer.set_plan(direction, plan, edge)
             return peer
 
-    def _add(self, told: wire.Metadata, senders: int) -> Peer:
+    def _connected(self, told: wire.Metadata) -> Peer:
+        peer = self._peers.get(told.name)
+        if peer is not None and peer.connected and peer.digest == told.digest:
+            return peer
+        if peer is not None:
+            self._drop(peer)
+        return self._add(told)
+
+    def _add(self, told: wire.Metadata) -> Peer:
         added = self._agent.owned or not self._agent.knows(told.name)
         if added:
             name = self._agent.add(told.nixl)
@@ -132,7 +158,9 @@ class Connector(LocalRank):
                     found=name,
                     expected=told.name,
                 )
-        peer = Peer(self._agent, self.layout, told, added=added, senders=senders)
+        kinds = sorted({region.memory for region in self.layout.regions})
+        transport = self._transport or TRANSPORTS[kinds[-1] if kinds else "DRAM"]
+        peer = Peer(self._agent, self.layout, told, added=added, senders=1, transport=transport)
         self._peers[told.name] = peer
         return peer
 
@@ -140,7 +168,7 @@ class Connector(LocalRank):
         self._flights.require_idle()
         for peer in list(self._peers.values()):
             self._drop(peer)
-        self._issuer = Issuer(self._agent, self._memory)
+        self._issuer = Issuer(self._agent, self._memory, self._landing)
 
     def disconnect(self, peer: Peer) -> None:
         """Forgets a peer. Raises `PeerBusy` while requests with it are in flight."""
@@ -155,95 +183,71 @@ class Connector(LocalRank):
 
     # Requests
 
-    def read(
-        self,
-        peer: Peer,
-        request: kvr.Request,
-        *,
-        id: str,
-        notify: bool | bytes = True,
-        deadline: float | None = None,
-        zero: bool = True,
-        layers: Sequence[str] | None = None,
-    ) -> None:
+    def read(self, peer: Peer, request: kvr.Request, *, id: str, **options: Unpack[Options]) -> None:
         """Reads `request` from `peer` into this rank's pages; `read_all` with one source."""
-        self.read_all([(peer, request)], id=id, notify=notify, deadline=deadline, zero=zero, layers=layers)
+        self.read_all([(peer, request)], id=id, **options)
 
-    def read_all(
-        self,
-        sources: Sequence[tuple[Peer, kvr.Request]],
-        *,
-        id: str,
-        notify: bool | bytes = True,
-        deadline: float | None = None,
-        zero: bool = True,
-        layers: Sequence[str] | None = None,
-    ) -> None:
+    def read_all(self, sources: Sequence[tuple[Peer, kvr.Request]], *, id: str, **options: Unpack[Options]) -> None:
         """Reads one request from several sources; `Finished` when all have arrived, `Failed` when one has not.
 
-        `notify` tells each source when its part is over: our notice (peers that do not understand it get none), bytes
-        of the caller's own, or `False`. `deadline` in seconds. `zero` clears what the pages own and no source covers.
-        `layers` narrows the request to some layers. A request in parts, by layers or by tokens
-        (`kvreshard.Request(..., more=True)`), gives each part an id of its own and no notice, and tells the peers by
-        `notify` once all parts have finished.
+        `options` are those of `Options`: `notify`, `deadline`, `zero`, `layers`, `strategy`, `fence`. A request in
+        parts, by layers or by tokens (`kvreshard.Request(..., more=True)`), gives each part an id of its own and no
+        notice, and tells the peers by `notify` once all parts have finished.
 
         A refusal (`kvreshard.RequestError`, `NotConnected`, ...) is raised at once with nothing moved; what fails later
         is an event.
         """
-        self._issue("read", sources, id, notify, deadline, zero, layers)
+        self._issue(Order(id, "read", **options), sources)
 
-    def write(
-        self,
-        peer: Peer,
-        request: kvr.Request,
-        *,
-        id: str,
-        notify: bool | bytes = True,
-        deadline: float | None = None,
-        zero: bool = True,
-        layers: Sequence[str] | None = None,
-    ) -> None:
+    def write(self, peer: Peer, request: kvr.Request, *, id: str, **options: Unpack[Options]) -> None:
         """Writes `request` from this rank's pages into those of `peer`; `write_all` with one target."""
-        self.write_all([(peer, request)], id=id, notify=notify, deadline=deadline, zero=zero, layers=layers)
+        self.write_all([(peer, request)], id=id, **options)
 
-    def write_all(
-        self,
-        targets: Sequence[tuple[Peer, kvr.Request]],
-        *,
-        id: str,
-        notify: bool | bytes = True,
-        deadline: float | None = None,
-        zero: bool = True,
-        layers: Sequence[str] | None = None,
-    ) -> None:
+    def write_all(self, targets: Sequence[tuple[Peer, kvr.Request]], *, id: str, **options: Unpack[Options]) -> None:
         """Writes one request to several targets, as `read_all`. After `Failed` a target's pages are undefined, and
         while the local pages are held a target's are too: only this side can tell when it ends.
         """
-        self._issue("write", targets, id, notify, deadline, zero, layers)
+        self._issue(Order(id, "write", **options), targets)
 
-    def _issue(
-        self,
-        direction: Direction,
-        pairs: Sequence[tuple[Peer, kvr.Request]],
-        id: str,
-        notify: bool | bytes,
-        deadline: float | None,
-        zero: bool,
-        layers: Sequence[str] | None,
-    ) -> None:
-        notices.check_id(id)
+    def _issue(self, order: Order, pairs: Sequence[tuple[Peer, kvr.Request]]) -> None:
+        notices.check_id(order.id)
         with self._open():
             for peer, _ in pairs:
-                self._require_mine(peer, id)
-            self._flights.issue(
-                self._issuer,
-                direction,
-                [(peer, request, self._notice(peer, direction, id, notify)) for peer, request in pairs],
-                id=id,
-                deadline=self._deadline if deadline is None else deadline,
-                zero=zero,
-                layers=None if layers is None else tuple(layers),
-            )
+                self._require_mine(peer, order.id)
+            fence = self._fenced(order, [peer for peer, _ in pairs])
+            parts = [
+                (peer, request, b"" if fence else self._notice(peer, order.direction, order.id, order.notify))
+                for peer, request in pairs
+            ]
+            leases = [self._leases.open(Lease(peer, order.id, self)) for peer, _ in pairs] if fence else []
+            deadline = self._deadline if order.deadline is None else order.deadline
+            try:
+                self._flights.issue(self._issuer, order, parts, leases, deadline=deadline)
+            except kvr.Error:
+                self._leases.close(leases)
+                raise
+
+    def _fenced(self, order: Order, peers: Sequence[Peer]) -> bool:
+        if order.direction == "write" or order.notify is not True:
+            wanted = bool(order.fence)
+            why = "it is a write" if order.direction == "write" else "its notice is not ours"
+        else:
+            wanted = self._fence if order.fence is None else order.fence
+            deaf = [peer.name for peer in peers if not peer.understands_control]
+            why = f"{', '.join(deaf)} did not announce that it answers" if deaf else ""
+            # What the connector does where it can is not insisted on where it cannot.
+            wanted = wanted and not (deaf and order.fence is None)
+        if wanted and why:
+            raise Unsupported(f"request {order.id} cannot be fenced: {why}", request=order.id, field="fence")
+        return wanted
+
+    def cancel(self, id: str) -> bool:
+        """Gives up a request of this connector: `Failed` with `Cancelled` follows, and `Freed` where pages are held.
+
+        False when there is no such request, or it has failed already.
+        """
+        with self._open():
+            return self._flights.cancel(id)
 
     def _require_mine(self, peer: Peer, id: str) -> None:
         peer.require_connected(id)
@@ -275,36 +279,6 @@ class Connector(LocalRank):
                     self._flights.lose(peer, error)
                     raise
 
-    def expect(
-        self, id: str, *, readers: int | None = None, writers: int | None = None, lease: float | None = None
-    ) -> None:
-        """Waits for `readers` peers to have read request `id` (`Released`), or for `writers` to have written it
-        (`Arrived`).
-
-        Notices count by peer, whenever they come, also before this call. A number of `None` is taken from the notices
-        themselves. After `lease` seconds `LeaseEnded` says who was heard.
-        """
-        if (readers is not None) and (writers is not None):
-            raise TransferError(f"request {id}: expect readers or writers, not both", request=id)
-        kind, senders = (Kind.READ, readers) if writers is None else (Kind.WRITTEN, writers)
-        with self._open():
-            self._ledger.expect(kind, id, senders, None if lease is None else time.monotonic() + lease)
-
-    def forget(self, id: str) -> bool:
-        """Stops expecting request `id`, without an event; whether it was expected."""
-        with self._open():
-            return self._ledger.forget(id)
-
-    def feed(self, messages: Mapping[str, Sequence[bytes]]) -> dict[str, list[bytes]]:
-        """Takes in notices of a host's agent, by sender as NIXL gives them; returns those that are not ours."""
-        with self._open():
-            rest: dict[str, list[bytes]] = {}
-            for sender, sent in messages.items():
-                for message in sent:
-                    if not self._ledger.hear(sender, message):
-                        rest.setdefault(sender, []).append(message)
-            return rest
-
     # Progress
 
     def poll(self, timeout: float = 0.0) -> list[Event]:
@@ -321,10 +295,13 @@ class Connector(LocalRank):
 
     def _progress(self) -> None:
         self._flights.progress()
+        unreachable, self._unreachable = self._unreachable, []
+        for peer, error in unreachable:
+            self._flights.lose(peer, error)
         if self._agent.owned:
             for sender, messages in self._agent.notices().items():
                 for message in messages:
-                    if not self._ledger.hear(sender, message):
+                    if not self._hear(sender, message):
                         log.warning("dropped %d bytes from %s that are no notice of ours", len(message), sender)
         self._ledger.expire(time.monotonic())
 
@@ -364,6 +341,7 @@ class Connector(LocalRank):
         else:
             ends += [partial(self._agent.release, stage.handle) for _, stage in moving]
         busy = [] if stops else [peer for peer, _ in moving]
+        self._leases.clear()
         for peer in self._peers.values():
             # A busy peer that is removed would take with it the last means of seeing its transfers end.
             ends.append(partial(setattr, peer, "state", "closed") if peer in busy else partial(peer.close, "closed"))

@@ -41,6 +41,16 @@ class DeadlinePassed(TransferError):
     """A transfer took longer than it was given. Its pages stay held: only its end, not its release, stops it."""
 
 
+class Cancelled(TransferError):
+    """The caller gave the request up."""
+
+
+class LeaseOver(TransferError):
+    """The pages were not held any more when the transfer was to begin or had ended: what it brought may be of another
+    request.
+    """
+
+
 class Untracked(TransferError):
     """The peer was removed from the agent under a transfer in flight: bytes may still land, nothing tells when."""
 

@@ -8,6 +8,7 @@ from typing import Literal
 import kvreshard as kvr
 
 Direction = Literal["read", "write"]
+Strategy = Literal["direct", "landed", "packed"]
 
 
 @dataclass(frozen=True)
@@ -28,22 +29,58 @@ class Telemetry:
 
 
 @dataclass(frozen=True)
+class Predicted:
+    """What the cost model expected of one peer's part: descriptors posted, bytes moved, seconds."""
+
+    posted: int
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Share:
+    """One peer's part of a request: by what strategy, and what it took.
+
+    `posted` descriptors and `bytes` over the transport, as this side posted them (a packed part of which the peer
+    issues the transfers counts what the peer was to post). `seconds` from the first step to the end, scatter included.
+    """
+
+    peer: str
+    strategy: Strategy
+    posted: int
+    bytes: int
+    seconds: float
+    predicted: Predicted | None = None
+
+
+@dataclass(frozen=True)
 class Finished:
-    """Every byte of the request has arrived, and every peer was told."""
+    """Every byte of the request has arrived, and every peer was told. `transfers` are NIXL's, `shares` one a peer."""
 
     id: str
     direction: Direction
     transfers: tuple[Telemetry, ...]
+    shares: tuple[Share, ...] = ()
 
     @property
     def posted(self) -> int:
         """Descriptors posted, over all peers."""
-        return sum(one.posted for one in self.transfers)
+        return sum(one.posted for one in (self.shares or self.transfers))
 
     @property
     def bytes(self) -> int:
         """Bytes moved, over all peers."""
-        return sum(one.bytes for one in self.transfers)
+        return sum(one.bytes for one in (self.shares or self.transfers))
+
+    @property
+    def strategies(self) -> tuple[Strategy, ...]:
+        """By what strategy each peer's part went."""
+        return tuple(one.strategy for one in self.shares)
+
+    @property
+    def seconds(self) -> float:
+        """Of the slowest peer's part."""
+        return max((one.seconds for one in self.shares), default=0.0)
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,14 @@ from collections.abc import Callable, Iterable, Sequence
 import kvreshard as kvr
 
 from .errors import NixlError, PeerBusy, PeerLost, TransferError, Untracked
-from .events import Direction, Event, Failed, Freed, PeerDown
+from .events import Event, Failed, Freed, PeerDown
 from .issue import Issuer
-from .peer import Layers, Peer
-from .transfer import Leg, Stage, Transfer
+from .landing import Landing
+from .leases import Lease, Leases
+from .leg import Leg, Stage
+from .order import Order
+from .peer import Peer
+from .transfer import Transfer
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +27,9 @@ Part = tuple[Peer, kvr.Request, bytes]
 class Flights:
     """The transfers of one connector. Not safe across threads by itself; the connector's lock covers it."""
 
-    def __init__(self) -> None:
+    def __init__(self, landing: Landing, leases: Leases) -> None:
+        self._landing = landing
+        self._leases = leases
         self._transfers: dict[str, Transfer] = {}
         self._lost: list[Peer] = []
         self.events: list[Event] = []
@@ -39,17 +45,10 @@ class Flights:
         return tuple(id for id, transfer in self._transfers.items() if transfer.moving)
 
     def issue(
-        self,
-        issuer: Issuer,
-        direction: Direction,
-        parts: Sequence[Part],
-        *,
-        id: str,
-        deadline: float,
-        zero: bool,
-        layers: Layers | None = None,
+        self, issuer: Issuer, order: Order, parts: Sequence[Part], leases: Sequence[Lease], *, deadline: float
     ) -> None:
         """Makes every leg, then posts them. A refusal is raised before anything moves; later failures are events."""
+        id = order.id
         if id in self._transfers:
             raise TransferError(f"request {id} is in flight", request=id)
         if len({peer.name for peer, _, _ in parts}) != len(parts):
@@ -59,7 +58,11 @@ class Flights:
         clear: list[Callable[[], None]] = []
         try:
             for peer, request, notice in parts:
-                leg, later = issuer.leg(peer, request, direction, notice=notice, zero=zero, layers=layers)
+                try:
+                    leg, later = issuer.leg(peer, request, order, notice)
+                except kvr.Error:
+                    peer.metrics.refusals += 1
+                    raise
                 legs.append(leg)
                 if later is not None:
                     clear.append(later)
@@ -69,8 +72,22 @@ class Flights:
             if isinstance(error, NixlError):
                 error.request = id
             raise
-        transfer = self._transfers[id] = Transfer(id, direction, legs, ends, clear)
+        transfer = self._transfers[id] = Transfer(id, order.direction, legs, ends, clear, list(leases))
         transfer.start()
+
+    def cancel(self, id: str) -> bool:
+        """Gives a request up; whether there was one that had not failed yet."""
+        transfer = self._transfers.get(id)
+        failed = transfer.cancel() if transfer is not None else None
+        if failed is None:
+            return False
+        self.events.append(failed)
+        if transfer is not None and transfer.over:
+            self._forget(id)
+        return True
+
+    def _forget(self, id: str) -> None:
+        self._leases.close(self._transfers.pop(id).leases)
 
     def require_idle(self, peer: Peer | None = None) -> None:
         """Raises `PeerBusy` while anything is in flight with `peer`, or at all."""
@@ -79,9 +96,10 @@ class Flights:
             for id, transfer in self._transfers.items()
             if peer is None or any(leg.peer is peer and leg.moving for leg in transfer.legs)
         ]
-        if busy:
+        if busy or self._landing.busy_with(peer):
             raise PeerBusy(
-                f"requests {f'with peer {peer.name} ' if peer else ''}are in flight: {', '.join(busy)}",
+                f"transfers {f'with peer {peer.name} ' if peer else ''}are in flight: "
+                f"{', '.join(busy) or 'reads of requests that are over'}",
                 peer=peer.name if peer else None,
                 found=busy,
                 remedy="poll until they are over; only close() ends them by force",
@@ -90,11 +108,12 @@ class Flights:
     def progress(self) -> None:
         """Looks at every transfer; what happened is appended to `events`."""
         now = time.monotonic()
+        self._landing.progress()
         self._advance(self._transfers.values(), now)
         for peer, error in self._newly_lost():
             self.lose(peer, error)
         for id in [id for id, transfer in self._transfers.items() if transfer.over]:
-            del self._transfers[id]
+            self._forget(id)
         for peer in [peer for peer in self._lost if not self._moving_with(peer)]:
             self._lost.remove(peer)
             peer.close("lost")
@@ -105,7 +124,7 @@ class Flights:
             return
         peer.state = "lost"
         self._lost.append(peer)
-        hit = [t for t in self._transfers.values() if any(leg.peer is peer and leg.state != "done" for leg in t.legs)]
+        hit = [transfer for transfer in self._transfers.values() if transfer.needs(peer)]
         for leg in (leg for transfer in hit for leg in transfer.legs if leg.peer is peer):
             if leg.state == "running":
                 leg.error = leg.error or error
@@ -117,7 +136,7 @@ class Flights:
     def drain(self, progress: Callable[[], None], timeout: float, pause: float) -> tuple[str, ...]:
         """Waits until nothing is moving, `timeout` seconds at most; returns what still is."""
         ends = time.monotonic() + timeout
-        while self.moving and time.monotonic() < ends:
+        while (self.moving or self._landing.busy_with(None)) and time.monotonic() < ends:
             progress()
             time.sleep(pause)
         return self.moving
@@ -138,7 +157,7 @@ class Flights:
                     left += [(leg.peer, stage) for stage in leg.abandon()]
                 else:
                     leg.cancel()
-        return left
+        return left + self._landing.abandon()
 
     def end(self) -> None:
         """After `abandon`, when the agent is gone and nothing can land any more: the pages are free."""
@@ -159,4 +178,5 @@ class Flights:
         return list(found.values())
 
     def _moving_with(self, peer: Peer) -> bool:
-        return any(leg.peer is peer and leg.moving for t in self._transfers.values() for leg in t.legs)
+        moving = any(leg.peer is peer and leg.moving for t in self._transfers.values() for leg in t.legs)
+        return moving or self._landing.busy_with(peer)

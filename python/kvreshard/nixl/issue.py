@@ -17,10 +17,14 @@ import kvreshard as kvr
 from . import clearing
 from .agent import Agent, Operation, Rows
 from .errors import NixlError
-from .events import Direction
+from .events import Direction, Predicted
+from .landed import LandedLeg
+from .landing import Landing
+from .leg import DirectLeg, Leg, Stage
 from .memory import Memory
-from .peer import Layers, Peer
-from .transfer import Leg, Stage
+from .order import Order
+from .peer import Peer
+from .strategy import Able, decide
 
 Kind = Literal["DRAM", "VRAM"]
 
@@ -44,7 +48,7 @@ class Piece:
     lists: tuple[Rows, Rows]
 
 
-def choose(plan: kvr.Plan, request: kvr.Request) -> list[Piece]:
+def choose(plan: kvr.Plan, pairing: kvr.Pairing) -> list[Piece]:
     """Prepared ids or exact lists, whichever posts less; ids where both post the same, since NIXL has checked those
     rows.
 
@@ -53,20 +57,20 @@ def choose(plan: kvr.Plan, request: kvr.Request) -> list[Piece]:
     """
     exact = []
     for part, memory in enumerate(plan.parts):
-        lists = plan.lists(request, part=part)
+        lists = pairing.lists(part=part)
         if count := len(lists[0]):
             exact.append(Piece(part, memory, count, int(lists[0][:, 1].sum()), None, lists))
     if not exact:
         return []
     try:
-        posted = plan.posted(request)
+        posted = pairing.posted()
     except kvr.RequestError:
         return exact
     if posted > sum(piece.posted for piece in exact):
         return exact
     numbered = []
     for piece in exact:
-        ids = plan.ids(request, part=piece.part)
+        ids = pairing.ids(part=piece.part)
         numbered.append(replace(piece, ids=ids, posted=posted if len(exact) == 1 else len(ids[0])))
     return numbered
 
@@ -74,35 +78,34 @@ def choose(plan: kvr.Plan, request: kvr.Request) -> list[Piece]:
 class Issuer:
     """Makes legs. Holds the registered zeros that clear bytes on a peer, made when first needed."""
 
-    def __init__(self, agent: Agent, memory: Memory) -> None:
+    def __init__(self, agent: Agent, memory: Memory, landing: Landing) -> None:
         self._agent = agent
         self._memory = memory
+        self._landing = landing
         self._zeros: npt.NDArray[np.uint8] | None = None
 
     def leg(
-        self,
-        peer: Peer,
-        request: kvr.Request,
-        direction: Direction,
-        *,
-        notice: bytes,
-        zero: bool,
-        layers: Layers | None = None,
+        self, peer: Peer, request: kvr.Request, order: Order, notice: bytes
     ) -> tuple[Leg, Callable[[], None] | None]:
         """The leg, ready to start, and what is left to clear on this rank once all legs are done.
 
         The end of a request may be rounded up to a row's end, which lands whatever the source has there; so clearing
         comes after the transfer, on this rank by hand and on a peer by a second transfer.
         """
-        plan = peer.plan(direction, layers)
-        pieces = choose(plan, request)
-        bare = self._bare(plan, request, peer.layout if direction == "write" else plan.local) if zero else []
+        direction = order.direction
+        plan = peer.plan(direction, None if order.layers is None else tuple(order.layers))
+        pairing = plan.pair(request)
+        chosen, predicted = decide(pairing, peer, direction, order.strategy, self._able(plan, direction))
+        bare = self._bare(pairing, peer.layout if direction == "write" else plan.local) if order.zero else []
         later = None
         if bare and direction == "read":
             for rows, kind in bare:
                 clearing.require(kind)
                 self._memory.check(rows, kind)
             later, bare = _Clear(bare, self._memory), []
+        if chosen == "landed":
+            return self._landed(peer, plan, pairing, notice, predicted), later
+        pieces = choose(plan, pairing)
         count = len(pieces) + len(bare)
         messages = [b""] * (count - 1) + [notice]
         stages: list[Stage] = []
@@ -116,14 +119,28 @@ class Issuer:
             for stage in stages:
                 self._agent.release(stage.handle)
             raise
-        return Leg(self._agent, peer, stages, notice), later
+        return DirectLeg(self._agent, peer, stages, notice, predicted), later
+
+    def _able(self, plan: kvr.Plan, direction: Direction) -> Able:
+        """What can be done with this plan. A slot lies beside pages of one kind, and so do the spans read into it."""
+        kinds = {region.memory for region in plan.remote.regions}
+        lands = direction == "read" and self._landing.area is not None and len(kinds) == 1
+        return Able(lands, False, self._landing.chunk)
+
+    def _landed(
+        self, peer: Peer, plan: kvr.Plan, pairing: kvr.Pairing, notice: bytes, predicted: Predicted | None
+    ) -> LandedLeg:
+        lander = self._landing.lander(plan)
+        chunks = pairing.landed_chunks(lander.landed, self._landing.chunk)
+        (kind,) = {region.memory for region in plan.remote.regions}
+        return LandedLeg(self._agent, peer, self._landing, lander, chunks, kind, notice, predicted)
 
     @staticmethod
-    def _bare(plan: kvr.Plan, request: kvr.Request, target: kvr.RankLayout) -> list[tuple[Rows, Kind]]:
+    def _bare(pairing: kvr.Pairing, target: kvr.RankLayout) -> list[tuple[Rows, Kind]]:
         """Bytes of the target's pages that no transfer covers, by memory kind."""
         kinds: list[Kind] = ["DRAM", "VRAM"]
         present = {region.memory for region in target.regions}
-        found: list[tuple[Rows, Kind]] = [(plan.zero(request, memory=kind), kind) for kind in kinds if kind in present]
+        found: list[tuple[Rows, Kind]] = [(pairing.zero(memory=kind), kind) for kind in kinds if kind in present]
         return [(rows, kind) for rows, kind in found if len(rows)]
 
     def _move(self, peer: Peer, plan: kvr.Plan, piece: Piece, notice: bytes) -> Stage:

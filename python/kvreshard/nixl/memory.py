@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 import kvreshard as kvr
+from kvreshard.kernels.memory import Span
 
 from . import strides
 from .agent import Agent, Registration, Rows
@@ -125,6 +126,17 @@ class Memory:
         region = self.register(value)
         start = memory.address - region.base + offset
         return kvr.Segment(region, form, pages=memory.shape[0], page_stride=found, offset=start, holds=holds)
+
+    def spans(self, layout: kvr.RankLayout) -> list[Span]:
+        """The allocations that the layout's regions lie in, for the kernels."""
+        found = []
+        for region in layout.regions:
+            entry = self._holding(region)
+            if entry is None:
+                raise NotRegistered(f"{region} is part of the layout, but was never registered", field="region")
+            held = entry.region
+            found.append(Span(held.base, held.bytes, held.device if held.memory == "VRAM" else None, entry.owner))
+        return found
 
     def require(self, layout: kvr.RankLayout) -> None:
         """Raises `NotRegistered` unless every region of `layout` is one of these, or lies inside one."""

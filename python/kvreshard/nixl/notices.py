@@ -10,26 +10,34 @@ once.
 
 from __future__ import annotations
 
+import itertools
 import logging
+import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from enum import IntEnum
 
 import msgspec
 
+from .control import MAX_ID, Ask, Confirmed, Done, Gone, Held
 from .errors import TransferError
 from .events import Arrived, Event, LeaseEnded, Released
 
 log = logging.getLogger(__name__)
 
-VERSION = 1
-"""Newest version of notices that is understood."""
+VERSION = 2
+"""Newest version that is understood: 1 has notices, 2 control messages (`control`) as well."""
+
+_FORM = 1
+"""The form of a notice, unchanged since version 1."""
 
 PREFIX = b"kvreshard\x00"
 """What every notice begins with, so that a host can share its agent's queue."""
 
-MAX_ID = 1024
 MAX_NOTICE = 4096
+MAX_RENEWAL = 3_600_000
+"""Milliseconds that a lease is prolonged by at a time, at most."""
+
 MAX_EARLY = 16384
 """Ids remembered on each side of their life: heard of before `expect`, and over."""
 
@@ -66,7 +74,7 @@ def check_id(request: str) -> None:
 
 def encode(notice: Notice) -> bytes:
     """The bytes of a notice."""
-    return PREFIX + _encoder.encode((VERSION, int(notice.kind), notice.id, notice.senders))
+    return PREFIX + _encoder.encode((_FORM, int(notice.kind), notice.id, notice.senders))
 
 
 def decode(message: bytes) -> Notice | None:
@@ -75,7 +83,7 @@ def decode(message: bytes) -> Notice | None:
         return None
     try:
         version, kind, request, senders = _decoder.decode(message[len(PREFIX) :])
-        if version != VERSION or senders < 1 or len(request) > MAX_ID:
+        if version != _FORM or senders < 1 or len(request) > MAX_ID:
             return None
         return Notice(Kind(kind), request, senders)
     except (msgspec.MsgspecError, ValueError):
@@ -89,7 +97,12 @@ Key = tuple[Kind, str]
 class _Awaited:
     senders: int | None
     lease_ends: float | None
+    hold: int
+    last: float | None
+    """No reader can prolong the lease beyond this."""
     heard: dict[str, int] = field(default_factory=dict)
+    tokens: dict[str, int] = field(default_factory=dict)
+    """Of the reads that were confirmed."""
 
     @property
     def needed(self) -> int | None:
@@ -106,7 +119,9 @@ class Ledger:
     def __init__(self) -> None:
         self._awaited: dict[Key, _Awaited] = {}
         self._early: OrderedDict[Key, dict[str, int]] = OrderedDict()
-        self._over: OrderedDict[Key, None] = OrderedDict()
+        self._over: OrderedDict[Key, dict[str, int]] = OrderedDict()
+        # No two promises of any process of this rank share a number.
+        self._holds = itertools.count(time.time_ns())
         self.events: list[Event] = []
 
     @property
@@ -114,8 +129,10 @@ class Ledger:
         """Ids still waited for."""
         return tuple(request for _, request in self._awaited)
 
-    def expect(self, kind: Kind, request: str, senders: int | None, lease_ends: float | None) -> None:
-        """Starts waiting; notices that came earlier count."""
+    def expect(
+        self, kind: Kind, request: str, senders: int | None, lease_ends: float | None, last: float | None = None
+    ) -> None:
+        """Starts waiting; notices that came earlier count. Readers can prolong the lease, until `last` at most."""
         check_id(request)
         key = (kind, request)
         if key in self._awaited:
@@ -123,16 +140,46 @@ class Ledger:
         if senders is not None and senders < 0:
             raise TransferError(f"request {request}: {senders} senders cannot be expected", request=request)
         self._over.pop(key, None)
-        self._awaited[key] = _Awaited(senders, lease_ends, self._early.pop(key, {}))
+        self._awaited[key] = _Awaited(senders, lease_ends, next(self._holds), last, self._early.pop(key, {}))
         self._settle(key)
 
     def forget(self, request: str) -> bool:
         """Stops waiting, without an event; whether there was anything."""
         keys = [key for key in self._awaited if key[1] == request]
         for key in keys:
-            del self._awaited[key]
-            self._remember_over(key)
+            self._remember_over(key, self._awaited.pop(key))
         return bool(keys)
+
+    def renew(self, ask: Ask, now: float) -> Held | Gone | None:
+        """Prolongs a lease for a reader; `None` while the request is not expected yet, since it may be."""
+        key = (Kind.READ, ask.id)
+        if key not in self._awaited:
+            return Gone(ask.id) if key in self._over else None
+        awaited, milliseconds = self._awaited[key], min(ask.milliseconds, MAX_RENEWAL)
+        if awaited.lease_ends is not None:
+            wanted = now + milliseconds / 1000
+            if awaited.last is not None:
+                wanted = min(wanted, awaited.last)
+            awaited.lease_ends = max(awaited.lease_ends, wanted)
+            milliseconds = int((awaited.lease_ends - now) * 1000)
+        return Held(ask.id, awaited.hold, max(0, milliseconds))
+
+    def done(self, sender: str, done: Done) -> Confirmed | Gone | None:
+        """Counts a reader in that wants to know whether the pages were held until it was done; its answer.
+
+        A read that was counted is confirmed as often as it asks; another read by the same peer is another matter.
+        """
+        key = (Kind.READ, done.id)
+        if key in self._over:
+            return Confirmed(done.id) if self._over[key].get(sender) == done.token else Gone(done.id)
+        if key not in self._awaited:
+            return None
+        awaited = self._awaited[key]
+        if done.hold not in (0, awaited.hold):
+            return Gone(done.id)
+        awaited.heard[sender], awaited.tokens[sender] = done.senders, done.token
+        self._settle(key)
+        return Confirmed(done.id)
 
     def hear(self, sender: str, message: bytes) -> bool:
         """Counts a message in. False when it is none of ours; ours that does not decode is dropped with a warning."""
@@ -157,8 +204,7 @@ class Ledger:
         """Ends leases that ran out by `now`."""
         for key, awaited in list(self._awaited.items()):
             if awaited.lease_ends is not None and awaited.lease_ends <= now:
-                del self._awaited[key]
-                self._remember_over(key)
+                self._remember_over(key, self._awaited.pop(key))
                 self.events.append(LeaseEnded(key[1], heard=tuple(awaited.heard), needed=awaited.needed))
 
     def _settle(self, key: Key) -> None:
@@ -166,13 +212,12 @@ class Ledger:
         needed = awaited.needed
         if needed is None or len(awaited.heard) < needed:
             return
-        del self._awaited[key]
-        self._remember_over(key)
+        self._remember_over(key, self._awaited.pop(key))
         heard = tuple(awaited.heard)
         kind, request = key
         self.events.append(Released(request, heard) if kind is Kind.READ else Arrived(request, heard))
 
-    def _remember_over(self, key: Key) -> None:
-        self._over[key] = None
+    def _remember_over(self, key: Key, awaited: _Awaited) -> None:
+        self._over[key] = awaited.tokens
         while len(self._over) > MAX_EARLY:
             self._over.popitem(last=False)

@@ -7,10 +7,12 @@ from typing import Literal
 
 import kvreshard as kvr
 
+from . import control
 from .agent import Agent, Prepared
 from .errors import NixlError, NotConnected, PeerLost
 from .events import Direction
-from .wire import Metadata
+from .metrics import Metrics
+from .wire import Metadata, Rings
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +29,16 @@ class Peer:
     `NotConnected`, and `connect` gives a new one.
     """
 
-    def __init__(self, agent: Agent, local: kvr.RankLayout, metadata: Metadata, *, added: bool, senders: int) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        local: kvr.RankLayout,
+        metadata: Metadata,
+        *,
+        added: bool,
+        senders: int,
+        transport: str | kvr.Transport = "cma",
+    ) -> None:
         self._agent = agent
         self._local = local
         self._metadata = metadata
@@ -37,6 +48,12 @@ class Peer:
         self._prepared: dict[tuple[str, int], tuple[Prepared, Prepared]] = {}
         self.senders = senders
         self.state: State = "connected"
+        self.introduced = False
+        """Whether it was told who this rank is."""
+        self.metrics = Metrics()
+        """What has been done with this peer."""
+        self.transport: str | kvr.Transport = transport
+        """What the cost model takes the connection for: the name of a measured transport, or a calibrated one."""
 
     @property
     def name(self) -> str:
@@ -57,6 +74,21 @@ class Peer:
     def understands_notices(self) -> bool:
         """Whether the peer announced that it reads our notices."""
         return self._metadata.notices > 0
+
+    @property
+    def packs(self) -> int:
+        """The newest version of the packed protocol that the peer announced; 0: none."""
+        return self._metadata.rings.version if self._metadata.rings is not None else 0
+
+    @property
+    def rings(self) -> Rings | None:
+        """The peer's memory for packed transfers."""
+        return self._metadata.rings
+
+    @property
+    def understands_control(self) -> bool:
+        """Whether the peer announced that it reads our control messages."""
+        return self._metadata.notices >= control.VERSION
 
     @property
     def digest(self) -> str:

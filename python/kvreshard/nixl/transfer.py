@@ -1,147 +1,16 @@
-"""A request in flight: one leg a peer, each a short sequence of NIXL handles.
-
-                     post            DONE
-    ready -----------------> running -----> done
-      |  post refused           |
-      |                         |  connection lost           nothing lands any more: pages free
-      +-------> ended <---------+
-                                |  any other failure
-                                +-----> stuck                bytes may still land: pages held until NIXL calls it
-                                                             done or lost after all
-
-NIXL offers no way to stop a transfer. Releasing its handle or removing its peer leaves the bytes coming (measured over
-TCP: all of them), so a handle is released after DONE or failure only, and until then the pages are held.
-"""
+"""A request in flight: one leg a peer; finished when every leg is done."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from .agent import Agent, Handle
-from .errors import DeadlinePassed, NixlError, NotRegistered, PeerLost, TransferError
-from .events import Direction, Event, Failed, Finished, Freed, Telemetry
+from .errors import Cancelled, DeadlinePassed, LeaseOver, NixlError, PeerLost, TransferError
+from .events import Direction, Event, Failed, Finished, Freed
+from .leases import Lease
+from .leg import Leg
 from .peer import Peer
-
-log = logging.getLogger(__name__)
-
-LegState = Literal["ready", "running", "done", "ended", "stuck"]
-
-
-@dataclass
-class Stage:
-    """One handle and what the plan says of it."""
-
-    handle: Handle
-    prepared: bool
-    posted: int
-    bytes: int
-
-
-@dataclass
-class Leg:
-    """One peer's part of a request. The last stage carries the notice; without stages it is sent by itself."""
-
-    agent: Agent
-    peer: Peer
-    stages: list[Stage]
-    notice: bytes
-    state: LegState = "ready"
-    error: NixlError | None = None
-    measured: list[Telemetry] = field(default_factory=list)
-
-    @property
-    def moving(self) -> bool:
-        """Whether bytes may be landing."""
-        return self.state in ("running", "stuck")
-
-    def start(self) -> None:
-        """Posts the first stage; a failure is recorded, not raised: other legs may be under way."""
-        self._post()
-
-    def advance(self, *, go_on: bool = True) -> None:
-        """Looks whether the running stage is done; then posts the next one, unless the request has failed elsewhere."""
-        if not self.moving:
-            return
-        try:
-            done = self.agent.done(self.stages[0].handle, self.peer.name)
-        except NixlError as error:
-            self.fail(error, over=isinstance(error, PeerLost))
-            return
-        if not done:
-            return
-        if self.state == "stuck":
-            self.cancel()
-            return
-        self._finish_stage()
-        if go_on or not self.stages:
-            self._post()
-        else:
-            self.cancel()
-
-    def fail(self, error: NixlError, *, over: bool) -> None:
-        """Records a failure. `over` says that nothing can land any more."""
-        self.error = self.error or error
-        self.state = "ended" if over else "stuck"
-        if over:
-            self._release_all()
-
-    def cancel(self) -> None:
-        """Ends a leg that has nothing in flight."""
-        self.state = "ended"
-        self._release_all()
-
-    def abandon(self) -> list[Stage]:
-        """Gives up a leg whose agent is about to end, or to be left alone; returns what was still in flight."""
-        left, self.stages = self.stages, []
-        self.state = "ended"
-        return left
-
-    def _post(self) -> None:
-        while self.stages:
-            try:
-                done = self.agent.post(self.stages[0].handle, self.peer.name)
-            except NixlError as error:
-                # Without its peer or its registration nothing was started.
-                self.fail(error, over=isinstance(error, (PeerLost, NotRegistered)))
-                return
-            if not done:
-                self.state = "running"
-                return
-            self._finish_stage()
-        self.state = "done"
-        if not self.measured and self.notice:
-            try:
-                self.agent.notify(self.peer.name, self.notice)
-            except NixlError as error:
-                self.fail(error, over=True)
-
-    def _finish_stage(self) -> None:
-        stage = self.stages.pop(0)
-        measured = self.agent.measured(stage.handle)
-        self.measured.append(
-            Telemetry(
-                peer=self.peer.name,
-                posted=measured.posted if measured else stage.posted,
-                bytes=measured.bytes if measured else stage.bytes,
-                post_seconds=measured.post_seconds if measured else 0.0,
-                seconds=measured.seconds if measured else 0.0,
-                prepared=stage.prepared,
-            )
-        )
-        self._release(stage)
-
-    def _release_all(self) -> None:
-        while self.stages:
-            self._release(self.stages.pop(0))
-
-    def _release(self, stage: Stage) -> None:
-        try:
-            self.agent.release(stage.handle)
-        except NixlError as error:
-            log.warning("peer %s: %s", self.peer.name, error)
 
 
 @dataclass
@@ -153,6 +22,7 @@ class Transfer:
     legs: list[Leg]
     deadline: float
     clear: list[Callable[[], None]]
+    leases: list[Lease] = field(default_factory=list)
     failed: bool = False
 
     @property
@@ -167,6 +37,12 @@ class Transfer:
             if leg.error is not None:
                 break
 
+    def cancel(self) -> Failed | None:
+        """Gives the request up; `None` when it has failed already."""
+        if self.failed:
+            return None
+        return self._fail(Cancelled(f"request {self.id} was cancelled", request=self.id))
+
     def advance(self, now: float) -> Iterator[Event]:
         """Progress since the last call, as events. The transfer has come to its end when `over`."""
         for leg in self.legs:
@@ -178,17 +54,49 @@ class Transfer:
         reason = next((leg.error for leg in self.legs if leg.error is not None), None)
         if reason is None and self._all_done:
             reason = self._clear_rest()
-        if reason is None and self.moving and now >= self.deadline:
+        if reason is None:
+            reason = self._lease_lost(now)
+        if reason is None and now >= self.deadline and not (self._all_done and self._confirmed):
             reason = self._too_late()
         if reason is not None:
             yield self._fail(reason)
-        elif self._all_done:
-            yield Finished(self.id, self.direction, tuple(one for leg in self.legs for one in leg.measured))
+        elif self._all_done and self._confirmed:
+            shares = tuple(leg.share for leg in self.legs)
+            for leg, share in zip(self.legs, shares, strict=True):
+                leg.peer.metrics.count(share)
+            yield Finished(self.id, self.direction, tuple(one for leg in self.legs for one in leg.measured), shares)
+
+    def needs(self, peer: Peer) -> bool:
+        """Whether something of the peer is outstanding."""
+        legs = any(leg.peer is peer and leg.state != "done" for leg in self.legs)
+        return legs or any(lease.peer is peer and lease.verdict != "confirmed" for lease in self.leases)
+
+    def _lease_lost(self, now: float) -> NixlError | None:
+        """Keeps the leases, and asks at the end whether they were kept; what is wrong if one was not."""
+        for lease in self.leases:
+            if lease.verdict == "gone":
+                return LeaseOver(
+                    f"request {self.id}: {lease.peer.name} did not hold the pages until they were read",
+                    peer=lease.peer.name,
+                    request=self.id,
+                )
+            if not lease.peer.connected and lease.verdict != "confirmed":
+                return PeerLost(
+                    f"request {self.id}: {lease.peer.name} was lost before it said whether it held the pages",
+                    peer=lease.peer.name,
+                    request=self.id,
+                )
+            (lease.end if self._all_done else lease.keep)(now)
+        return None
+
+    @property
+    def _confirmed(self) -> bool:
+        return all(lease.verdict == "confirmed" for lease in self.leases)
 
     @property
     def over(self) -> bool:
         """Whether nothing is left to report."""
-        return not self.moving and (self.failed or self._all_done)
+        return not self.moving and (self.failed or (self._all_done and self._confirmed))
 
     @property
     def _all_done(self) -> bool:
@@ -205,17 +113,20 @@ class Transfer:
 
     def _too_late(self) -> NixlError:
         slow = [leg.peer.name for leg in self.legs if leg.moving]
-        return DeadlinePassed(
-            f"request {self.id}: {', '.join(slow)} did not finish in time; its pages stay held until the transfer ends",
-            peer=slow[0],
-            request=self.id,
-        )
+        if slow:
+            what = "did not finish in time; pages that a transfer may still touch stay held until it ends"
+        else:
+            slow = [lease.peer.name for lease in self.leases if lease.verdict != "confirmed"]
+            what = "did not confirm in time that it held the pages (does it expect the request?)"
+        return DeadlinePassed(f"request {self.id}: {', '.join(slow)} {what}", peer=slow[0], request=self.id)
 
     def _fail(self, reason: NixlError) -> Failed:
         self.failed = True
+        concerned = [leg.peer for leg in self.legs if leg.error is not None or leg.moving]
+        for peer in concerned:
+            peer.metrics.failures += 1
         for leg in self.legs:
-            if leg.state == "ready":
-                leg.cancel()
+            leg.stop()
         reason.request = self.id
-        peers = tuple(leg.peer.name for leg in self.legs if leg.error is not None or leg.moving)
-        return Failed(self.id, self.direction, reason, "held" if self.moving else "free", peers)
+        pages: Literal["held", "free"] = "held" if self.moving else "free"
+        return Failed(self.id, self.direction, reason, pages, tuple(peer.name for peer in concerned))

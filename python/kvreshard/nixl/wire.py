@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -27,7 +27,21 @@ MAX_LAYOUT = 32 << 20
 _MAGIC = "kvreshard"
 
 
-class _Message(msgspec.Struct, frozen=True):
+class _Ring(msgspec.Struct, frozen=True, array_like=True):
+    address: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+    slots: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
+    slot_bytes: Annotated[int, msgspec.Meta(ge=1, le=2**40)]
+    device: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+    memory: Literal["DRAM", "VRAM"]
+
+
+class _Rings(msgspec.Struct, frozen=True, array_like=True):
+    version: Annotated[int, msgspec.Meta(ge=1, le=2**31)]
+    receive: _Ring
+    send: _Ring
+
+
+class _Message(msgspec.Struct, frozen=True, omit_defaults=True):
     magic: Annotated[str, msgspec.Meta(max_length=16)]
     version: Annotated[int, msgspec.Meta(ge=1, le=2**31)]
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME)] = ""
@@ -36,6 +50,7 @@ class _Message(msgspec.Struct, frozen=True):
     generation: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
     notices: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
     digest: Annotated[bytes, msgspec.Meta(max_length=64)] = b""
+    rings: _Rings | None = None
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -51,11 +66,32 @@ _decoder = msgspec.msgpack.Decoder(_Message)
 
 
 @dataclass(frozen=True)
+class Ring:
+    """A peer's staging memory for packed transfers: `slots` of `slot_bytes` from `address` on."""
+
+    address: int
+    slots: int
+    slot_bytes: int
+    device: int
+    memory: Literal["DRAM", "VRAM"]
+
+
+@dataclass(frozen=True)
+class Rings:
+    """That a rank runs the packed protocol, up to `version`: where it receives, and where it gathers."""
+
+    version: int
+    receive: Ring
+    send: Ring
+
+
+@dataclass(frozen=True)
 class Metadata:
     """One rank, as told to its peers.
 
     `name` is its NIXL agent, `nixl` that agent's metadata, `generation` counts its registrations, `notices` is the
-    newest version of notices that it understands (0: none are to be sent). `digest` identifies the message.
+    newest version of notices that it understands (0: none are to be sent). `rings` announces the packed protocol: a
+    peer without them gets none of its messages. `digest` identifies the message.
     """
 
     name: str
@@ -64,6 +100,7 @@ class Metadata:
     generation: int
     notices: int
     digest: str = ""
+    rings: Rings | None = None
 
 
 def encode(metadata: Metadata) -> bytes:
@@ -76,17 +113,39 @@ def encode(metadata: Metadata) -> bytes:
         layout=metadata.layout.to_bytes(),
         generation=metadata.generation,
         notices=metadata.notices,
+        rings=_told(metadata.rings),
     )
     return _encoder.encode(msgspec.structs.replace(message, digest=_digest(message)))
 
 
+def _told(rings: Rings | None) -> _Rings | None:
+    if rings is None:
+        return None
+    receive, send = (
+        _Ring(one.address, one.slots, one.slot_bytes, one.device, one.memory) for one in (rings.receive, rings.send)
+    )
+    return _Rings(rings.version, receive, send)
+
+
+def _heard(rings: _Rings | None) -> Rings | None:
+    if rings is None:
+        return None
+    receive, send = (
+        Ring(one.address, one.slots, one.slot_bytes, one.device, one.memory) for one in (rings.receive, rings.send)
+    )
+    return Rings(rings.version, receive, send)
+
+
 def _digest(message: _Message) -> bytes:
-    """SHA-256 of all fields but this one, in the order of their declaration; lengths are part of msgpack.
+    """SHA-256 of all fields but this one, in the order of their declaration; lengths are part of msgpack. Rings count
+    where there are some.
 
     NIXL's metadata has no check of its own, and after a damaged load an agent can never load that peer: damage must be
     seen before NIXL is asked.
     """
     fields = msgspec.structs.astuple(msgspec.structs.replace(message, digest=b""))
+    if message.rings is None:
+        fields = fields[:-1]
     return hashlib.sha256(_encoder.encode(fields)).digest()
 
 
@@ -143,4 +202,5 @@ def decode(data: bytes) -> Metadata:
         generation=message.generation,
         notices=message.notices,
         digest=message.digest.hex(),
+        rings=_heard(message.rings),
     )

@@ -1,0 +1,96 @@
+"""Control messages between connectors: introductions, leases, and the packed protocol's.
+
+They go as NIXL notices, to peers only that announced that they understand them. A peer can be answered once it has
+introduced itself: NIXL delivers a notice from an agent that it could not send one to.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from .wire import MAX_MESSAGE
+
+PREFIX = b"kvreshard\x01"
+"""What every control message begins with."""
+
+MAX_ID = 1024
+"""Bytes of a request's id."""
+
+VERSION = 2
+"""The version of notices from which on a peer understands control messages."""
+
+Id = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+
+
+class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
+    """Who sends this: `Connector.metadata()` of it."""
+
+    metadata: Annotated[bytes, msgspec.Meta(max_length=MAX_MESSAGE)]
+
+
+class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
+    """A reader: hold the pages of request `id` for `milliseconds` more."""
+
+    id: Id
+    milliseconds: Count
+
+
+class Held(msgspec.Struct, frozen=True, array_like=True, tag="held"):
+    """A producer: they are held for `milliseconds` more, as `hold` (a number that no other promise has)."""
+
+    id: Id
+    hold: Count
+    milliseconds: Count
+
+
+class Gone(msgspec.Struct, frozen=True, array_like=True, tag="gone"):
+    """A producer: they are not held any more."""
+
+    id: Id
+
+
+class Done(msgspec.Struct, frozen=True, array_like=True, tag="done"):
+    """A reader: all bytes of `id` have arrived; were the pages held until now, as `hold`? 0: it was never told.
+
+    Counts as the notice of the end, of which there are `senders`. `token` is this read's alone, however often it asks.
+    """
+
+    id: Id
+    hold: Count
+    token: Count
+    senders: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+
+
+class Confirmed(msgspec.Struct, frozen=True, array_like=True, tag="confirmed"):
+    """A producer: they were, and the reader is counted."""
+
+    id: Id
+
+
+Message = Hello | Ask | Held | Gone | Done | Confirmed
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+
+
+def encode(message: Message) -> bytes:
+    """The bytes of a control message."""
+    return PREFIX + _encoder.encode(message)
+
+
+def is_control(message: bytes) -> bool:
+    """Whether it is meant to be one."""
+    return message.startswith(PREFIX)
+
+
+def decode(message: bytes) -> Message | None:
+    """The message; `None` for one that does not decode."""
+    if len(message) > MAX_MESSAGE + MAX_ID:
+        return None
+    try:
+        return _decoder.decode(message[len(PREFIX) :])
+    except (msgspec.MsgspecError, ValueError):
+        return None

@@ -1,0 +1,130 @@
+"""What this rank hears from its peers: who has read its pages, who has written them, and who wants them held."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import kvreshard as kvr
+
+from . import control, wire
+from .control import Ask, Confirmed, Done, Gone, Held, Hello, Message
+from .errors import NixlError, PeerLost, TransferError
+from .leases import Leases
+from .notices import Kind, Ledger
+from .peer import Peer
+from .rank import LocalRank
+
+log = logging.getLogger(__name__)
+
+
+class Listener(LocalRank):
+    """The half of `Connector` that waits for peers and answers them."""
+
+    def __init__(self, name: str | None = None, **options: Any) -> None:
+        super().__init__(name, **options)
+        self._ledger = Ledger()
+        self._leases = Leases()
+        self._peers: dict[str, Peer] = {}
+        self._unreachable: list[tuple[Peer, NixlError]] = []
+
+    def expect(
+        self,
+        id: str,
+        *,
+        readers: int | None = None,
+        writers: int | None = None,
+        lease: float | None = None,
+        longest: float | None = None,
+    ) -> None:
+        """Waits for `readers` peers to have read request `id` (`Released`), or for `writers` to have written it
+        (`Arrived`).
+
+        Notices count by peer, whenever they come, also before this call. A number of `None` is taken from the notices
+        themselves. After `lease` seconds `LeaseEnded` says who was heard; readers that fence their reads prolong it
+        while they live, up to `longest` seconds from now (without one, for as long as they live).
+        """
+        if (readers is not None) and (writers is not None):
+            raise TransferError(f"request {id}: expect readers or writers, not both", request=id)
+        kind, senders = (Kind.READ, readers) if writers is None else (Kind.WRITTEN, writers)
+        now = time.monotonic()
+        with self._open():
+            ends, last = (None if seconds is None else now + seconds for seconds in (lease, longest))
+            self._ledger.expect(kind, id, senders, ends, last)
+
+    def forget(self, id: str) -> bool:
+        """Stops expecting request `id`, without an event; whether it was expected. Fenced reads of it then fail."""
+        with self._open():
+            return self._ledger.forget(id)
+
+    def feed(self, messages: Mapping[str, Sequence[bytes]]) -> dict[str, list[bytes]]:
+        """Takes in notices of a host's agent, by sender as NIXL gives them; returns those that are not ours."""
+        with self._open():
+            rest: dict[str, list[bytes]] = {}
+            for sender, sent in messages.items():
+                for message in sent:
+                    if not self._hear(sender, message):
+                        rest.setdefault(sender, []).append(message)
+            return rest
+
+    def _hear(self, sender: str, message: bytes) -> bool:
+        """Takes a message in; false when it is none of ours."""
+        if not control.is_control(message):
+            return self._ledger.hear(sender, message)
+        told = control.decode(message)
+        if told is None:
+            log.warning("dropped a control message of %d bytes from %s that does not decode", len(message), sender)
+            return True
+        now = time.monotonic()
+        match told:
+            case Hello():
+                self._meet(sender, told.metadata)
+            case Ask():
+                self._answer(sender, self._ledger.renew(told, now))
+            case Done():
+                self._answer(sender, self._ledger.done(sender, told))
+            case Held() | Gone() | Confirmed():
+                self._leases.hear(sender, told, now)
+        return True
+
+    def _meet(self, sender: str, metadata: bytes) -> None:
+        """A peer introduces itself, so that it can be answered. What it says is believed as far as `connect` does."""
+        try:
+            told = wire.decode(metadata)
+            if told.name != sender:
+                log.warning("%s introduced itself as %s", sender, told.name)
+                return
+            self._connected(told)
+        except kvr.Error as error:
+            log.warning("could not connect %s, which introduced itself: %s", sender, error)
+
+    def _connected(self, told: wire.Metadata) -> Peer:
+        raise NotImplementedError
+
+    # Speaking
+
+    def say(self, peer: Peer, message: Message, *, again: bool = False) -> None:
+        """Sends a control message; introduces this rank first, and once more when there was no answer."""
+        try:
+            if again or not peer.introduced:
+                peer.introduced = True
+                self._agent.notify(peer.name, control.encode(Hello(self.metadata())))
+            self._agent.notify(peer.name, control.encode(message))
+        except PeerLost as error:
+            self._unreachable.append((peer, error))
+        except NixlError as error:
+            log.warning("peer %s: %s", peer.name, error)
+
+    def _answer(self, sender: str, message: Message | None) -> None:
+        peer = self._peers.get(sender)
+        if message is None or peer is None or not peer.connected:
+            # Whoever asked asks again, with an introduction.
+            return
+        try:
+            self._agent.notify(sender, control.encode(message))
+        except PeerLost as error:
+            self._unreachable.append((peer, error))
+        except NixlError as error:
+            log.warning("peer %s: %s", sender, error)

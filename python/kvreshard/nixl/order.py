@@ -1,0 +1,47 @@
+"""What a caller orders of the connector besides peers and blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypedDict
+
+from .events import Direction
+from .strategy import Wanted, check
+
+
+class Options(TypedDict, total=False):
+    """Keywords of `Connector.read`, `read_all`, `write` and `write_all`; each may be left out."""
+
+    notify: bool | bytes
+    """How each peer is told when its part is over: our notice (the default; peers that do not understand it get none),
+    bytes of the caller's own, or `False` for not at all."""
+    deadline: float | None
+    """Seconds until the request fails; the connector's where not given."""
+    zero: bool
+    """Whether bytes are cleared that the destination's pages own and no peer covers (the default)."""
+    layers: Sequence[str] | None
+    """Narrows the request to some layers."""
+    strategy: Wanted
+    """Forces a strategy. "auto", the default, takes the cheapest that both sides can run, by the planner's model."""
+    fence: bool | None
+    """Whether a read is finished only when each producer has confirmed that it held the pages until the last byte had
+    arrived; leases are asked for and prolonged meanwhile. The producers must `expect` the request. The connector's
+    choice where not given."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """One request's id, direction and options."""
+
+    id: str
+    direction: Direction
+    notify: bool | bytes = True
+    deadline: float | None = None
+    zero: bool = True
+    layers: Sequence[str] | None = None
+    strategy: Wanted = "auto"
+    fence: bool | None = None
+
+    def __post_init__(self) -> None:
+        check(self.strategy)
