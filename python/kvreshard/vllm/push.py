@@ -52,6 +52,10 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
         found: dict[str, tuple[Peer, kvr.RankLayout]] = self.__dict__.setdefault("_pushing", {})
         return found
 
+    def _forget(self, engine_id: str) -> None:
+        self._sources.pop(engine_id, None)
+        super()._forget(engine_id)
+
     def _nixl_handshake(self, *args: Any, **kwargs: Any) -> tuple[dict[tuple[int, int], str], float]:
         # A consumer never reads or writes a producer's memory; also its heartbeats only bring news.
         if self.kv_transfer_config.kv_role == "kv_consumer":
