@@ -99,7 +99,7 @@ def page_digest(
 ) -> str:
     """A digest of sampled elements of the page that begins ``start`` bytes into ``cache``, as 64 hex digits.
 
-    Equal on two sides that hold the same elements, however their pages are built; it tells elements that changed places.
+    Equal on two sides that hold the same elements, however their pages are built; it tells elements that moved.
 
     Args:
         cache: Array or tensor.
