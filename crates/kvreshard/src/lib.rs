@@ -15,6 +15,7 @@ pub mod name;
 pub mod picture;
 pub mod plan;
 pub mod request;
+pub mod ring;
 pub mod route;
 pub mod shard;
 mod units;
