@@ -189,7 +189,7 @@ fn request(tokens: (u64, u64), local: &[i32], remote: &[i32]) -> Request {
     Request::new(tokens, vec![Blocks::new(local, 0)], vec![Blocks::new(remote, 0)])
 }
 
-fn cleared(pairing: &Pairing<'_>) -> u64 {
+fn cleared(pairing: &Pairing) -> u64 {
     pairing.zero(MemoryKind::Dram).unwrap().iter().map(|row| row.length).sum()
 }
 
