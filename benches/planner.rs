@@ -2,70 +2,28 @@
 #![allow(
     missing_docs,
     clippy::unwrap_used,
+    clippy::indexing_slicing,
     clippy::arithmetic_side_effects,
     reason = "a benchmark says so by panicking"
 )]
 
-use std::collections::BTreeMap;
+mod cpu;
+mod workloads;
+
 use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use kvreshard::engine::Engine;
-use kvreshard::format::{ElementType, PageFormat, Types};
-use kvreshard::layout::{Group, Layer, MemoryKind, Position, RankLayout, RankParts, Region, Segment, Shares};
+use kvreshard::Side;
+use kvreshard::layout::RankLayout;
 use kvreshard::lower::Pairing;
-use kvreshard::name::Name;
 use kvreshard::plan::{Direction, Plan};
-use kvreshard::request::{Blocks, Request};
 use kvreshard::route::Route;
-use kvreshard::shard::Place;
-use kvreshard::{Interval, Side};
 
-/// A rank of 80 layers of two-slot pages: K and V are two runs wherever heads are cut.
-fn rank(tp: (u64, u64), pages: u64) -> RankLayout {
-    let tp = Place::new(tp.0, tp.1).unwrap();
-    let held = tp.share(64).unwrap().len();
-    let extents: BTreeMap<String, u64> =
-        [("h", held), ("n", 16), ("d", 128)].map(|(axis, extent)| (axis.to_owned(), extent)).into();
-    let format = PageFormat::new("k[h n d] v[h n d]", &extents, &Types::all(ElementType::Bf16)).unwrap();
-    let bytes = format.page_bytes() * pages;
-    let mut regions = Vec::new();
-    let mut layers = Vec::new();
-    for layer in 0..80_u32 {
-        regions.push(Region::new((1 << 40) + u64::from(layer) * (bytes + 4096), bytes, 0, MemoryKind::Dram).unwrap());
-        let at = usize::try_from(layer).unwrap();
-        let segment = Segment::new(at, format.clone(), 0, pages, format.page_bytes(), Shares::default()).unwrap();
-        let totals = [(Name::new("h").unwrap(), 64)];
-        layers.push(Layer::new(format!("model.layers.{layer}.self_attn.attn"), vec![segment], 0, totals).unwrap());
-    }
-    RankLayout::new(RankParts {
-        engine: "bench".to_owned(),
-        generation: 0,
-        position: Position { tp, ..Position::ALONE },
-        regions,
-        groups: vec![Group::PLAIN],
-        layers,
-    })
-    .unwrap()
-}
+use cpu::CpuTime;
+use workloads::{engine, rank, request, single};
 
-/// The first layer alone.
-fn single(rank: &RankLayout) -> RankLayout {
-    let mut parts = rank.parts().clone();
-    parts.layers.truncate(1);
-    RankLayout::new(parts).unwrap()
-}
-
-/// Block ids that never continue one another on both sides.
-fn request(blocks: i32) -> Request {
-    let local: Vec<i32> = (0..blocks).collect();
-    let remote: Vec<i32> = local.iter().map(|id| if id % 2 == 0 { id + 1 } else { id - 1 }).collect();
-    let tokens = Interval::from_zero(u64::try_from(blocks).unwrap() * 16);
-    Request::new(tokens, vec![Blocks::new(local, 0)], vec![Blocks::new(remote, 0)])
-}
-
-fn planning(c: &mut Criterion) {
+fn planning(c: &mut Criterion<CpuTime>) {
     for pages in [1_000, 1_000_000] {
         let (local, remote) = (rank((0, 2), pages), rank((0, 1), pages));
         c.bench_function(&format!("plan and rows, 80 layers, {pages} pages"), |b| {
@@ -78,7 +36,7 @@ fn planning(c: &mut Criterion) {
     }
 }
 
-fn ids(c: &mut Criterion) {
+fn ids(c: &mut Criterion<CpuTime>) {
     let (local, remote) = (rank((0, 1), 65_536), rank((0, 1), 65_536));
     let plan = Plan::new(&local, &remote, Direction::Read).unwrap();
     let lists = plan.prepare().unwrap();
@@ -104,7 +62,7 @@ fn ids(c: &mut Criterion) {
     }
 }
 
-fn lists(c: &mut Criterion) {
+fn lists(c: &mut Criterion<CpuTime>) {
     let large = rank((0, 1), 65_536);
     let one = Plan::new(&single(&large), &single(&large), Direction::Read).unwrap();
     let prepared = one.prepare().unwrap();
@@ -130,12 +88,11 @@ fn lists(c: &mut Criterion) {
     group.finish();
 }
 
-fn peers(c: &mut Criterion) {
+fn peers(c: &mut Criterion<CpuTime>) {
     let bytes = rank((0, 2), 1_000).to_bytes().unwrap();
     c.bench_function("decode and check a peer, 80 layers", |b| {
         b.iter(|| RankLayout::from_bytes(black_box(&bytes)).unwrap());
     });
-    let engine = |size| Engine::new((0..size).map(|at| rank((at, size), 1_000)).collect()).unwrap();
     let (prefill, decode) = (engine(64), engine(64));
     c.bench_function("route 64 ranks to 64 ranks, 80 layers", |b| {
         b.iter(|| Route::new(black_box(&decode), black_box(&prefill), Direction::Read).unwrap());
@@ -145,6 +102,7 @@ fn peers(c: &mut Criterion) {
 criterion_group! {
     name = benches;
     config = Criterion::default()
+        .with_measurement(CpuTime)
         .sample_size(20)
         .warm_up_time(Duration::from_millis(300))
         .measurement_time(Duration::from_secs(1));

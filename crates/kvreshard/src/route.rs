@@ -19,7 +19,6 @@ use crate::engine::Engine;
 use crate::error::{Error, Result, Side};
 use crate::layout::{GroupKind, Layer, RankLayout, Shares};
 use crate::name::Name;
-use crate::plan::build::same_kind;
 use crate::plan::period::{Paging, Period};
 use crate::plan::{Direction, Plan, Take};
 use crate::shard::ContextParallel;
@@ -104,16 +103,18 @@ impl Route {
         let source_side = if direction.destination() == Side::Local { Side::Remote } else { Side::Local };
         let mut router = Router { to, from, source_side, meets: Vec::new() };
         let mut kinds: Vec<Kind<'_>> = Vec::new();
-        for (rank, layer) in to.iter().enumerate().flat_map(|(rank, of)| of.layers().iter().map(move |l| (rank, l))) {
+        let numbered =
+            |(rank, of)| RankLayout::layers(of).iter().enumerate().map(move |(index, layer)| (rank, (index, layer)));
+        for (rank, (index, layer)) in to.iter().enumerate().flat_map(numbered) {
             // Once, at the first rank that has it.
-            if to.iter().take(rank).any(|earlier| earlier.layer(layer.name()).is_some()) {
+            if to.iter().take(rank).any(|earlier| earlier.layer_near(layer.name(), index).is_some()) {
                 continue;
             }
-            let at = match kinds.iter().position(|kind| router.alike(kind.sample, layer)) {
+            let at = match kinds.iter().position(|kind| router.alike(kind.sample, (index, layer))) {
                 Some(at) => at,
                 None => {
                     let dealt = router.deal(&router.spread(layer)?)?;
-                    kinds.push(Kind { sample: layer, dealt, layers: Vec::new() });
+                    kinds.push(Kind { sample: (index, layer), dealt, layers: Vec::new() });
                     kinds.len().saturating_sub(1)
                 }
             };
@@ -195,7 +196,8 @@ struct Router<'a> {
 
 /// Layers that are held at the same places in the same way, and so are dealt alike.
 struct Kind<'a> {
-    sample: &'a Layer,
+    /// The first of them, with its index.
+    sample: (usize, &'a Layer),
     dealt: Dealt,
     layers: Vec<Arc<str>>,
 }
@@ -219,9 +221,12 @@ struct Holder {
 
 impl<'a> Router<'a> {
     /// Whether every rank of both engines has both layers or neither, built alike and in one group.
-    fn alike(&self, one: &Layer, other: &Layer) -> bool {
-        self.to.iter().chain(self.from).all(|rank| match (rank.layer(one.name()), rank.layer(other.name())) {
-            (Some(one), Some(other)) => one.group() == other.group() && same_kind(one, other),
+    fn alike(&self, one: (usize, &Layer), other: (usize, &Layer)) -> bool {
+        let find = |rank: &'a RankLayout, (index, layer): (usize, &Layer)| {
+            rank.layer_near(layer.name(), index).and_then(|at| rank.layers().get(at))
+        };
+        self.to.iter().chain(self.from).all(|rank| match (find(rank, one), find(rank, other)) {
+            (Some(one), Some(other)) => one.group() == other.group() && one.same_kind(other),
             (None, None) => true,
             _ => false,
         })

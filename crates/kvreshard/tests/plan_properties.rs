@@ -337,11 +337,37 @@ fn one_pair(choices: Vec<u16>) {
         for (to, from) in &wanted {
             assert_eq!(all_rows.get(to), Some(from));
         }
+        least_of_whole_rows(&plan, &request, &all_rows);
         assert_eq!(through_packed(&plan, &pairing, 512), all_rows);
         assert_eq!(through_landing(&plan, &pairing, 4096), all_rows);
     } else {
         assert!(prepared.iter().all(|list| pairing.id_count(list).is_err()));
     }
+}
+
+/// Lists rounded up to whole rows move what ids move, with the fewest descriptors that do, and so never more than ids post.
+fn least_of_whole_rows(plan: &Plan, request: &Request, rows: &BTreeMap<u64, u64>) {
+    let prepared = plan.prepare().unwrap();
+    let by_ids = Pairing::new(plan, request).unwrap();
+    let rounded = Pairing::new(plan, request).unwrap().rounded();
+    let (mut moved, mut posted, mut posted_by_ids) = (BTreeMap::new(), 0, 0);
+    for (index, list) in prepared.iter().enumerate() {
+        posted_by_ids += by_ids.posted_by_ids(list).unwrap();
+        for one in rounded.lists(&prepared, index).unwrap() {
+            posted += 1;
+            moved.extend((0..one.length).map(|byte| (one.local + byte, one.remote + byte)));
+        }
+    }
+    assert_eq!(&moved, rows);
+    let region = |layout: &RankLayout, at: u64| {
+        layout.regions().iter().position(|r| r.base() <= at && at - r.base() < r.bytes()).unwrap()
+    };
+    let placed = rows.iter().map(|(to, from)| {
+        let regions = (region(plan.local(), *to), region(plan.remote(), *from));
+        (*to, (*from, regions))
+    });
+    assert_eq!(posted, fewest(&placed.collect()), "more descriptors than needed");
+    assert!(u64::try_from(posted).unwrap() <= posted_by_ids);
 }
 
 /// (page offset, buffer offset) of every byte of a tile.

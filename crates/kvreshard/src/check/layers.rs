@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result, Side};
 use crate::layout::{Group, GroupKind, Layer, RankLayout};
-use crate::plan::build::{copies_of, group_disagreements, same_kind};
+use crate::plan::build::{copies_of, group_disagreements};
 use crate::plan::matching::{Match, disagreements, match_layers, notations};
 use crate::plan::period::{Paging, Period};
 use crate::plan::work::Work;
@@ -42,7 +42,7 @@ pub(super) fn compare(local: &RankLayout, remote: &RankLayout, options: &Options
         if first {
             group_notes((local, here, ours), (remote, there, theirs), report);
         }
-        let known = kinds.iter().position(|(ours, theirs, _)| same_kind(ours, here) && same_kind(theirs, there));
+        let known = kinds.iter().position(|(ours, theirs, _)| ours.same_kind(here) && theirs.same_kind(there));
         let counted = match known.and_then(|at| kinds.get(at)) {
             Some((_, _, counted)) => counted.clone(),
             None => {

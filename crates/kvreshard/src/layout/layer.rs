@@ -20,7 +20,7 @@ pub struct Layer {
     name: Arc<str>,
     segments: Vec<Segment>,
     group: usize,
-    totals: Vec<(Name, u64)>,
+    totals: Arc<[(Name, u64)]>,
 }
 
 /// The part of a component that a segment holds: an interval of its sharded axis, or all of a replicated component.
@@ -65,7 +65,16 @@ impl Layer {
                 return Err(Error::layout(Some(&name), "totals", axis, "each axis once"));
             }
         }
-        Ok(Self { name, segments, group, totals })
+        Ok(Self { name, segments, group, totals: totals.into() })
+    }
+
+    /// Another layer of this one's group and totals.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub(crate) fn like(&self, name: impl Into<Arc<str>>, segments: Vec<Segment>) -> Result<Self> {
+        let alike = Self::new(name, segments, self.group, [])?;
+        Ok(Self { totals: Arc::clone(&self.totals), ..alike })
     }
 
     /// The name that peers match by.
@@ -123,14 +132,32 @@ impl Layer {
         }
     }
 
-    /// Fills missing shares by the tensor-parallel rule and checks everything that needs the rank's regions and groups.
-    pub(super) fn settle(&mut self, regions: &[Region], groups: &[Group], position: &Position) -> Result<()> {
+    /// Whether both are built alike, wherever they lie.
+    pub(crate) fn same_kind(&self, other: &Self) -> bool {
+        self.totals == other.totals
+            && self.segments.len() == other.segments.len()
+            && self
+                .segments
+                .iter()
+                .zip(&other.segments)
+                .all(|(a, b)| a.format().same_bytes_as(b.format()) && a.shares() == b.shares())
+    }
+
+    /// Fills missing shares by the tensor-parallel rule and checks everything that needs the rank's regions and groups. `checked` is
+    /// a layer that passed: what is built alike need not be checked again.
+    pub(super) fn settle(
+        &mut self,
+        regions: &[Region],
+        groups: &[Group],
+        position: &Position,
+        checked: Option<&Self>,
+    ) -> Result<()> {
         let name = Arc::clone(&self.name);
         let group = groups.get(self.group).ok_or_else(|| {
             Error::layout(Some(&name), "group", self.group, format!("an index below {}", wide(groups.len())))
         })?;
-        for (axis, total) in &self.totals {
-            for segment in &mut self.segments {
+        for (axis, total) in self.totals.iter() {
+            for segment in self.segments.iter_mut().filter(|segment| segment.shares().get(axis).is_none()) {
                 let used = segment.format().components().iter().any(|c| c.extent(axis.as_ref()).is_some());
                 if used {
                     segment.fill_share(axis, position.tp.share(*total)?);
@@ -142,6 +169,11 @@ impl Layer {
                 Error::layout(Some(&name), "region", segment.region(), format!("an index below {}", regions.len()))
             })?;
             segment.check_inside(&name, region)?;
+        }
+        if checked.is_some_and(|checked| checked.group == self.group && checked.same_kind(self)) {
+            return Ok(());
+        }
+        for segment in &self.segments {
             self.check_shares(segment, position)?;
             self.check_tokens(segment, group)?;
         }

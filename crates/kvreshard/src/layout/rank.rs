@@ -1,6 +1,5 @@
 //! All that a peer must know of one rank.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
@@ -64,7 +63,8 @@ pub struct RankLayout(Arc<Inner>);
 #[derive(Debug, PartialEq, Eq)]
 struct Inner {
     parts: RankParts,
-    by_name: HashMap<Arc<str>, usize>,
+    /// Indices of the layers, in the order of their names.
+    by_name: Vec<usize>,
     states: Vec<u64>,
 }
 
@@ -91,14 +91,12 @@ impl RankLayout {
         if parts.layers.is_empty() {
             return Err(Error::layout(None, "layers", 0, "at least 1"));
         }
-        let mut by_name = HashMap::with_capacity(parts.layers.len());
         let mut states = vec![0; parts.groups.len()];
         let RankParts { regions, groups, layers, position, .. } = &mut parts;
-        for (index, layer) in layers.iter_mut().enumerate() {
-            layer.settle(regions, groups, position)?;
-            if by_name.insert(Arc::from(layer.name()), index).is_some() {
-                return Err(Error::layout(Some(layer.name()), "layer name", layer.name(), "each name once"));
-            }
+        for index in 0..layers.len() {
+            let (before, rest) = layers.split_at_mut_checked(index).unwrap_or_default();
+            let Some(layer) = rest.first_mut() else { continue };
+            layer.settle(regions, groups, position, before.last())?;
             if let Some(slot) = states.get_mut(layer.group()) {
                 let found = layer.states_per_page();
                 // Block ids are shared, so a block must hold the same tokens in every layer of the group.
@@ -109,6 +107,7 @@ impl RankLayout {
                 *slot = found;
             }
         }
+        let by_name = order_names(&parts.layers)?;
         Ok(Self(Arc::new(Inner { parts, by_name, states })))
     }
 
@@ -144,12 +143,20 @@ impl RankLayout {
 
     /// The layer of that name.
     pub fn layer(&self, name: &str) -> Option<&Layer> {
-        self.0.by_name.get(name).and_then(|index| self.0.parts.layers.get(*index))
+        self.layer_index(name).and_then(|index| self.layers().get(index))
     }
 
     /// The index of the layer of that name.
     pub(crate) fn layer_index(&self, name: &str) -> Option<usize> {
-        self.0.by_name.get(name).copied()
+        let name_of = |index: &usize| self.layers().get(*index).map_or("", Layer::name);
+        let at = self.0.by_name.binary_search_by(|index| name_of(index).cmp(name)).ok()?;
+        self.0.by_name.get(at).copied()
+    }
+
+    /// The same, where it is likely to be layer number `guess`: peers list their layers in one order.
+    pub(crate) fn layer_near(&self, name: &str, guess: usize) -> Option<usize> {
+        let there = self.layers().get(guess).is_some_and(|layer| layer.name() == name);
+        if there { Some(guess) } else { self.layer_index(name) }
     }
 
     /// States (indices of axis `n`) in a page of group `group`; 1 for a group of states.
@@ -164,4 +171,16 @@ impl RankLayout {
     pub fn parts(&self) -> &RankParts {
         &self.0.parts
     }
+}
+
+/// Indices of the layers in the order of their names; an error where two have one name.
+fn order_names(layers: &[Layer]) -> Result<Vec<usize>> {
+    let mut named: Vec<(&str, usize)> = layers.iter().enumerate().map(|(index, layer)| (layer.name(), index)).collect();
+    named.sort_unstable();
+    for (one, next) in named.iter().zip(named.iter().skip(1)) {
+        if one.0 == next.0 {
+            return Err(Error::layout(Some(one.0), "layer name", one.0, "each name once"));
+        }
+    }
+    Ok(named.into_iter().map(|(_, index)| index).collect())
 }

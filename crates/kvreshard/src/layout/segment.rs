@@ -1,5 +1,7 @@
 //! A strided run of pages in a region.
 
+use std::sync::Arc;
+
 use crate::error::{Error, Result};
 use crate::format::PageFormat;
 use crate::name::Name;
@@ -7,9 +9,9 @@ use crate::units::{Interval, add, mul, sub};
 
 use super::region::Region;
 
-/// Which interval of each sharded axis something holds, sorted by axis.
+/// Which interval of each sharded axis something holds, sorted by axis. Cheap to clone.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub struct Shares(Vec<(Name, Interval)>);
+pub struct Shares(Arc<Vec<(Name, Interval)>>);
 
 impl Shares {
     /// From pairs in any order; a later pair replaces an earlier one of the same axis.
@@ -28,11 +30,12 @@ impl Shares {
 
     /// Sets the interval of `axis`.
     pub(crate) fn set(&mut self, axis: Name, interval: Interval) {
-        match self.0.iter_mut().find(|(name, _)| *name == axis) {
+        let pairs = Arc::make_mut(&mut self.0);
+        match pairs.iter_mut().find(|(name, _)| *name == axis) {
             Some(slot) => slot.1 = interval,
             None => {
-                self.0.push((axis, interval));
-                self.0.sort_by(|a, b| a.0.cmp(&b.0));
+                pairs.push((axis, interval));
+                pairs.sort_by(|a, b| a.0.cmp(&b.0));
             }
         }
     }
@@ -131,9 +134,7 @@ impl Segment {
     }
 
     pub(super) fn fill_share(&mut self, axis: &Name, interval: Interval) {
-        if self.shares.get(axis).is_none() {
-            self.shares.set(axis.clone(), interval);
-        }
+        self.shares.set(axis.clone(), interval);
     }
 
     /// One bad address kills the connection to a peer for all requests, so a segment must lie inside its registration.

@@ -1,12 +1,12 @@
 //! Ids for prepared rows, and exact coalesced lists.
 
 use crate::error::{Error, Result};
-use crate::layout::RankLayout;
 use crate::plan::{Copy, Run};
 use crate::units::{add, mul, sub, wide};
 
-use super::pairing::{CellPages, Pairing, Partial};
-use super::rows::{Prepared, Strand, region};
+use super::joiner::{Joiner, Placed};
+use super::pairing::{CellPages, Pairing};
+use super::rows::{Prepared, Row, Strand, region};
 use crate::plan::build::copies_of;
 use crate::plan::lane::Track;
 use crate::plan::matching::match_layers;
@@ -26,20 +26,15 @@ pub struct Descriptor {
     pub remote_device: u32,
 }
 
-/// A run with the regions that it must not leave when it is joined with another one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Placed {
-    local_region: usize,
-    run: Run,
-    remote_region: usize,
-}
-
-impl Placed {
-    /// Whether `next` begins where this ends, on both sides and in the same regions.
-    fn touches(&self, next: &Self) -> bool {
-        (self.local_region, self.remote_region) == (next.local_region, next.remote_region)
-            && self.run.local.checked_add(self.run.len) == Some(next.run.local)
-            && self.run.remote.checked_add(self.run.len) == Some(next.run.remote)
+impl Strand {
+    /// The run of a pair of pages.
+    #[inline]
+    fn run(&self, here: i32, there: i32) -> Run {
+        // Cannot wrap: a page is not negative and below the row's count, and the row's last address was checked. The signed product
+        // has the same bits, and takes a page without a test of its sign.
+        let signed = |stride: u64| i64::from_ne_bytes(stride.to_ne_bytes());
+        let at = |row: &Row, page| row.address.wrapping_add_signed(i64::from(page).wrapping_mul(signed(row.stride)));
+        Run { local: at(&self.local, here), remote: at(&self.remote, there), len: self.local.length }
     }
 }
 
@@ -133,23 +128,21 @@ impl Pairing {
     /// # Errors
     /// [`Error::Overflow`] when an address does not fit.
     pub fn lists(&self, prepared: &[Prepared], list: usize) -> Result<Vec<Descriptor>> {
-        let Some(of) = prepared.get(list) else { return Ok(Vec::new()) };
-        let mut runs = Vec::new();
-        self.joined(prepared, list, of, |run| runs.push(run))?;
-        let mut list = Vec::with_capacity(runs.len());
-        for one in runs {
-            list.push(Descriptor {
-                local: one.run.local,
-                remote: one.run.remote,
-                length: one.run.len,
-                local_device: region(self.plan.local(), one.local_region)?.device(),
-                remote_device: region(self.plan.remote(), one.remote_region)?.device(),
+        let mut found = Vec::new();
+        self.joined(prepared, list, |run, (local_device, remote_device)| {
+            found.push(Descriptor {
+                local: run.local,
+                remote: run.remote,
+                length: run.len,
+                local_device,
+                remote_device,
             });
-        }
-        Ok(list)
+        })?;
+        Ok(found)
     }
 
-    /// The same as NIXL's Nx3 tables (address, length, device) of both sides, into buffers that are cleared and can be reused.
+    /// The same as NIXL's Nx3 tables of both sides, a row `[address, length, device]`, into buffers that are cleared and can be
+    /// reused.
     ///
     /// # Errors
     /// As [`lists`](Self::lists).
@@ -157,93 +150,104 @@ impl Pairing {
         &self,
         prepared: &[Prepared],
         list: usize,
-        local: &mut Vec<u64>,
-        remote: &mut Vec<u64>,
+        local: &mut Vec<[u64; 3]>,
+        remote: &mut Vec<[u64; 3]>,
     ) -> Result<()> {
         local.clear();
         remote.clear();
-        let Some(of) = prepared.get(list) else { return Ok(()) };
-        let devices = |layout: &RankLayout| -> Vec<u64> {
-            layout.regions().iter().map(|region| u64::from(region.device())).collect()
-        };
-        let (here, there) = (devices(self.plan.local()), devices(self.plan.remote()));
-        let device = |devices: &[u64], region: usize| devices.get(region).copied().unwrap_or_default();
-        self.joined(prepared, list, of, |one| {
-            local.extend_from_slice(&[one.run.local, one.run.len, device(&here, one.local_region)]);
-            remote.extend_from_slice(&[one.run.remote, one.run.len, device(&there, one.remote_region)]);
+        self.joined(prepared, list, |run, on| {
+            local.push([run.local, run.len, u64::from(on.0)]);
+            remote.push([run.remote, run.len, u64::from(on.1)]);
         })
     }
 
-    /// Hands over every joined run.
-    fn joined(&self, prepared: &[Prepared], list: usize, of: &Prepared, mut out: impl FnMut(Placed)) -> Result<()> {
-        if self.ascends(of) {
-            self.in_order(of, out);
-        } else {
-            self.sorted(prepared, list, of)?.into_iter().for_each(&mut out);
+    /// Hands over every joined run, by ascending local region and address.
+    fn joined(&self, prepared: &[Prepared], list: usize, out: impl FnMut(Run, (u32, u32))) -> Result<()> {
+        let Some(of) = prepared.get(list) else { return Ok(()) };
+        let mut partial = Vec::new();
+        // Partial cells belong to the first list of their memory kinds, should ids have split it.
+        if prepared.iter().position(|other| other.memory() == of.memory()) == Some(list) {
+            self.place_partial(of, &mut partial)?;
+            partial.sort_unstable();
         }
+        let mut joiner = Joiner::new(&self.plan, out);
+        match self.lanes_in_order(of) {
+            Some(lanes) => self.join_lanes(&lanes, &partial, &mut joiner),
+            None => self.sorted(of, partial)?.iter().for_each(|one| joiner.place(one)),
+        }
+        joiner.flush();
         Ok(())
     }
 
-    /// Whether the order lane, page, run is the order of local addresses in every region, so that nothing need be sorted.
-    fn ascends(&self, of: &Prepared) -> bool {
-        let mut ends: Vec<u64> = vec![0; self.plan.local().regions().len()];
-        let mut lane_ascends = |strands: &[Strand]| {
+    /// The lanes by ascending local region and address, if lane, page, run then is the order of all local addresses.
+    fn lanes_in_order<'a>(&self, of: &'a Prepared) -> Option<Vec<&'a [Strand]>> {
+        let lane = |one: &Strand, other: &Strand| one.lane == other.lane;
+        let mut lanes: Vec<&[Strand]> = of.strands.chunk_by(lane).collect();
+        lanes.sort_by_key(|strands| strands.first().map(|first| (first.local_region, first.local.address)));
+        let mut end = (0, 0);
+        for strands in &lanes {
             let (first, last) = (strands.first()?, strands.last()?);
             let pages = &self.cell(first)?.local;
-            let (Some(lowest), Some(highest)) = (pages.first(), pages.last()) else { return Some(()) };
+            let (Some(lowest), Some(highest)) = (pages.first(), pages.last()) else { continue };
             let reach = last.local.address.checked_add(last.local.length)?.checked_sub(first.local.address)?;
-            let end = ends.get_mut(first.local_region)?;
-            let start = address(first.local.address, *lowest, first.local.stride).ok()?;
-            let fits = (pages.len() == 1 || reach <= first.local.stride) && start >= *end;
-            *end = address(last.local.address, *highest, last.local.stride).ok()?.checked_add(last.local.length)?;
-            fits.then_some(())
-        };
-        self.partial.is_empty() && of.strands.chunk_by(|a, b| a.lane == b.lane).all(|lane| lane_ascends(lane).is_some())
+            let start = (first.local_region, address(first.local.address, *lowest, first.local.stride).ok()?);
+            if start < end || (pages.len() > 1 && reach > first.local.stride) {
+                return None;
+            }
+            let highest = address(last.local.address, *highest, last.local.stride).ok()?;
+            end = (first.local_region, highest.checked_add(last.local.length)?);
+        }
+        Some(lanes)
     }
 
-    /// Joins runs in the order lane, page, run.
-    fn in_order(&self, of: &Prepared, mut out: impl FnMut(Placed)) {
-        let mut open: Option<Placed> = None;
-        for strands in of.strands.chunk_by(|a, b| a.lane == b.lane) {
-            let Some(pages) = strands.first().and_then(|first| self.cell(first)) else { continue };
-            for (here, there) in pages.local.iter().zip(&pages.remote) {
-                let (here, there) = (u64::from(here.unsigned_abs()), u64::from(there.unsigned_abs()));
-                for strand in strands {
-                    // Cannot wrap: the page is below the row's count, and the row's last address was checked.
-                    let next = Placed {
-                        local_region: strand.local_region,
-                        remote_region: strand.remote_region,
-                        run: Run {
-                            local: strand.local.address.wrapping_add(here.wrapping_mul(strand.local.stride)),
-                            remote: strand.remote.address.wrapping_add(there.wrapping_mul(strand.remote.stride)),
-                            len: strand.local.length,
-                        },
-                    };
-                    match &mut open {
-                        Some(last) if last.touches(&next) => last.run.len = last.run.len.wrapping_add(next.run.len),
-                        _ => {
-                            if let Some(done) = open.replace(next) {
-                                out(done);
-                            }
-                        }
+    /// Joins the runs of whole cells, in the order lane, page, run, with those of partial cells in between.
+    fn join_lanes<F>(&self, lanes: &[&[Strand]], partial: &[Placed], joiner: &mut Joiner<F>)
+    where
+        F: FnMut(Run, (u32, u32)),
+    {
+        let mut partial = partial.iter().peekable();
+        for strands in lanes {
+            let Some(first) = strands.first() else { continue };
+            let Some(pages) = self.cell(first) else { continue };
+            let cut = self.cut_pages(first);
+            let pairs = pages.local.iter().zip(&pages.remote);
+            let regions = (first.local_region, first.remote_region);
+            joiner.enter(regions);
+            if let ([strand], true, None) = (*strands, cut.is_empty(), partial.peek()) {
+                let strand = *strand;
+                pairs.for_each(|(here, there)| joiner.push(strand.run(*here, *there)));
+                continue;
+            }
+            for (here, there) in pairs.filter(|(here, there)| !cut.contains(&(**here, **there))) {
+                for strand in *strands {
+                    let run = strand.run(*here, *there);
+                    while let Some(one) =
+                        partial.next_if(|one| (one.local_region, one.run.local) < (regions.0, run.local))
+                    {
+                        joiner.place(one);
                     }
+                    joiner.enter(regions);
+                    joiner.push(run);
                 }
             }
         }
-        if let Some(done) = open {
-            out(done);
-        }
+        partial.for_each(|one| joiner.place(one));
     }
 
-    /// All runs, sorted by local address and joined.
-    fn sorted(&self, prepared: &[Prepared], list: usize, of: &Prepared) -> Result<Vec<Placed>> {
-        let mut placed = Vec::new();
+    /// Pages of the strand's cell that are wanted in part.
+    fn cut_pages(&self, strand: &Strand) -> Vec<(i32, i32)> {
+        let partial = self.partial.iter().filter(|partial| (partial.pair, partial.cell) == (strand.pair, strand.cell));
+        partial.map(|partial| (partial.local_page, partial.remote_page)).collect()
+    }
+
+    /// All runs, sorted by local region and address, with those of partial cells added.
+    fn sorted(&self, of: &Prepared, partial: Vec<Placed>) -> Result<Vec<Placed>> {
+        let mut placed = partial;
         for strand in &of.strands {
             let Some(pages) = self.cell(strand) else { continue };
-            let partial: Vec<&Partial> =
-                self.partial.iter().filter(|p| (p.pair, p.cell) == (strand.pair, strand.cell)).collect();
+            let cut = self.cut_pages(strand);
             for (here, there) in pages.local.iter().zip(&pages.remote) {
-                if partial.iter().any(|p| p.local_page == *here && p.remote_page == *there) {
+                if !cut.is_empty() && cut.contains(&(*here, *there)) {
                     continue;
                 }
                 placed.push(Placed {
@@ -257,20 +261,8 @@ impl Pairing {
                 });
             }
         }
-        // Partial cells belong to the first list of their memory kinds, should ids have split it.
-        let first = prepared.iter().position(|other| other.memory() == of.memory()) == Some(list);
-        if first && !self.partial.is_empty() {
-            self.place_partial(of, &mut placed)?;
-        }
         placed.sort_unstable();
-        let mut joined: Vec<Placed> = Vec::with_capacity(placed.len());
-        for next in placed {
-            match joined.last_mut().filter(|last| last.touches(&next)) {
-                Some(last) => last.run.len = add(last.run.len, next.run.len, "descriptor length")?,
-                None => joined.push(next),
-            }
-        }
-        Ok(joined)
+        Ok(placed)
     }
 
     /// The runs of cells that are wanted in part, worked out once for each kind of layer.
@@ -348,15 +340,23 @@ pub(crate) fn address(first: u64, page: i32, stride: u64) -> Result<u64> {
     add(first, mul(page, stride, "page address")?, "page address")
 }
 
+/// Ids that are written at a time.
+const BLOCK: usize = 32;
+
 /// Fills the front of `out` with `start + page` and returns what is left of it.
 fn number<'a>(out: &'a mut [i32], pages: &[i32], start: u64) -> Result<&'a mut [i32]> {
     let overflow = || Error::overflow("descriptor id");
     let start = i32::try_from(start).map_err(|_| overflow())?;
     let (front, rest) = out.split_at_mut_checked(pages.len()).ok_or_else(overflow)?;
-    for (id, page) in front.iter_mut().zip(pages) {
-        // Cannot wrap: a page is below its row's count, and all counts of a list add up to at most 2^31.
-        *id = start.wrapping_add(*page);
-    }
+    // Cannot wrap: a page is below its row's count, and all counts of a list add up to at most 2^31.
+    let shift = |ids: &mut [i32], pages: &[i32]| {
+        ids.iter_mut().zip(pages).for_each(|(id, page)| *id = start.wrapping_add(*page));
+    };
+    // In blocks of a fixed size, which the compiler turns into straight vector code.
+    let (mut blocks, pages) = (front.chunks_exact_mut(BLOCK), pages.chunks_exact(BLOCK));
+    let last = pages.remainder();
+    blocks.by_ref().zip(pages).for_each(|(ids, pages)| shift(ids, pages));
+    shift(blocks.into_remainder(), last);
     Ok(rest)
 }
 

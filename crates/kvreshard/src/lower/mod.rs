@@ -4,9 +4,11 @@
 //! * [`Tiles`]: what kernels move between pages and a buffer, where direct runs would be too short; [`Moves`]: at which pages.
 //! * [`Pairing`]: which page goes with which for one request; makes ids, exact lists, and the bytes to clear.
 
+mod joiner;
 mod landing;
 mod lists;
 mod moves;
+mod order;
 mod pairing;
 mod rows;
 mod tiles;

@@ -16,6 +16,8 @@ use crate::plan::period::{Cell, Paging, Period};
 use crate::request::Request;
 use crate::units::{Interval, add, div, div_ceil, mul, rem, sub, wide};
 
+use super::order::{ascends, repeated, sort};
+
 /// Page ids of one cell, on both sides, in ascending order of the local ids.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CellPages {
@@ -79,12 +81,8 @@ impl Pairing {
     pub fn new(plan: &Plan, request: &Request) -> Result<Self> {
         let mut pairing = Self { plan: plan.clone(), pages: Vec::new(), partial: Vec::new(), bare: Vec::new() };
         for (index, groups) in plan.pairs().iter().enumerate() {
-            let mut limits = (u64::MAX, u64::MAX);
-            for lane in plan.lanes().iter().filter(|lane| lane.pair == index) {
-                limits = (limits.0.min(lane.local.pages), limits.1.min(lane.remote.pages));
-            }
-            let local = SidePages::new(plan.local(), Side::Local, groups.local, request, limits.0)?;
-            let remote = SidePages::new(plan.remote(), Side::Remote, groups.remote, request, limits.1)?;
+            let local = SidePages::new(plan.local(), Side::Local, groups.local, request, groups.limits.0)?;
+            let remote = SidePages::new(plan.remote(), Side::Remote, groups.remote, request, groups.limits.1)?;
             let mut cells = vec![CellPages::default(); groups.period.cells.len()];
             match groups.kind {
                 // A state is that of the last token, so it moves with the part of a transfer that has the last token.
@@ -105,6 +103,14 @@ impl Pairing {
     /// The plan that the pages are paired for.
     pub const fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// The same, its end rounded up to whole rows, as ids move them; unchanged where prepared rows cannot serve the request.
+    pub fn rounded(mut self) -> Self {
+        if self.fits_rows() {
+            self.partial.clear();
+        }
+        self
     }
 
     /// Whether prepared rows can serve the request. They cannot when the wanted tokens begin inside a row; their end is rounded up
@@ -155,6 +161,10 @@ impl Pairing {
         let term = "state of a period";
         let mut turn = div(wanted.start(), period.states, term)?;
         let turns = div_ceil(wanted.end(), period.states, term)?;
+        if let ([pages], Ok(count)) = (&mut *out, usize::try_from(sub(turns, turn, term)?)) {
+            pages.local.reserve(count.min(local.ids.len()));
+            pages.remote.reserve(count.min(remote.ids.len()));
+        }
         while turn < turns {
             self.pair_turn(pair, period, (local, remote), turn, (wanted, more), out)?;
             turn = add(turn, 1, term)?;
@@ -350,29 +360,14 @@ fn pair_states(local: &SidePages<'_>, remote: &SidePages<'_>, out: &mut [CellPag
 /// Orders by local id, so that neighbours in memory are neighbours in the list and NIXL can join them; refuses a destination page
 /// that would be written twice.
 fn settle(pages: &mut CellPages, writes: Side, local: usize, remote: usize) -> Result<()> {
-    if !pages.local.is_sorted() {
-        let mut pairs: Vec<(i32, i32)> = pages.local.iter().copied().zip(pages.remote.iter().copied()).collect();
-        pairs.sort_unstable();
-        pages.local.clear();
-        pages.remote.clear();
-        for (here, there) in pairs {
-            pages.local.push(here);
-            pages.remote.push(there);
-        }
+    if !ascends(&pages.local) {
+        sort(&mut pages.local, &mut pages.remote);
     }
     let (targets, group) = match writes {
         Side::Local => (&pages.local, local),
         Side::Remote => (&pages.remote, remote),
     };
-    let twice = |sorted: &[i32]| sorted.iter().zip(sorted.iter().skip(1)).find(|(a, b)| a == b).map(|(a, _)| *a);
-    let repeated = if targets.is_sorted() {
-        twice(targets)
-    } else {
-        let mut sorted = targets.clone();
-        sorted.sort_unstable();
-        twice(&sorted)
-    };
-    match repeated {
+    match repeated(targets) {
         None => Ok(()),
         Some(page) => Err(Error::Request {
             side: writes,
@@ -400,8 +395,10 @@ fn straight<'a>(
         let start = usize::try_from(turn.checked_sub(side.first)?).ok()?;
         let end = start.checked_add(usize::try_from(turns).ok()?)?;
         let ids = side.ids.get(start..end).filter(|_| side.ratio == 1)?;
-        let (least, most) = ids.iter().fold((i32::MAX, 0), |(least, most), id| (least.min(*id), most.max(*id)));
-        (least >= 0 && u64::try_from(most).ok()? < side.limit).then_some(ids)
+        // The sign of any `id` or `highest - id`: cannot wrap where `id` is not negative, and if it is, its own sign shows.
+        let highest = i32::try_from(side.limit.checked_sub(1)?).ok()?;
+        let signs = ids.iter().fold(0, |signs, id| signs | *id | highest.wrapping_sub(*id));
+        (signs >= 0).then_some(ids)
     };
     Some((stretch(local)?, stretch(remote)?))
 }

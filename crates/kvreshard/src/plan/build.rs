@@ -36,9 +36,10 @@ pub(super) fn all(local: &RankLayout, remote: &RankLayout, direction: Direction)
         Side::Remote => (remote, local),
     };
     let mut builder = Builder::new(local, remote);
-    for layer in wanted.layers() {
-        if source.layer(layer.name()).is_some() {
-            builder.layer(layer.name(), None)?;
+    for (index, layer) in wanted.layers().iter().enumerate() {
+        if let Some(there) = source.layer_near(layer.name(), index) {
+            let (local, remote) = if direction.destination() == Side::Local { (index, there) } else { (there, index) };
+            builder.layer((local, remote), None)?;
         } else if source.position().pp.size() == 1 {
             // A source without pipeline stages has every layer, so this one has another name there or does not exist.
             let side = if direction.destination() == Side::Local { Side::Remote } else { Side::Local };
@@ -56,8 +57,12 @@ pub(super) fn some(
     takes: &[(Arc<str>, Arc<Take>)],
 ) -> Result<Plan> {
     let mut builder = Builder::new(local, remote);
-    for (name, take) in takes {
-        builder.layer(name, Some(take))?;
+    for (index, (name, take)) in takes.iter().enumerate() {
+        let find = |layout: &RankLayout, side: Side| {
+            let found = layout.layer_near(name, index);
+            found.ok_or_else(|| Error::Missing { layer: name.to_string(), side, missing: "the layer".to_owned() })
+        };
+        builder.layer((find(local, Side::Local)?, find(remote, Side::Remote)?), Some(take))?;
     }
     builder.finish(direction)
 }
@@ -78,13 +83,15 @@ impl<'a> Builder<'a> {
         Self { local, remote, pairs: Vec::new(), kinds, layers, lanes, work: Work::default() }
     }
 
-    fn layer(&mut self, name: &str, take: Option<&Arc<Take>>) -> Result<()> {
-        let local = find(self.local, name, Side::Local)?;
-        let remote = find(self.remote, name, Side::Remote)?;
+    /// Adds a layer by its index on both sides.
+    fn layer(&mut self, at: (usize, usize), take: Option<&Arc<Take>>) -> Result<()> {
+        let layers = (self.local.layers().get(at.0), self.remote.layers().get(at.1));
+        let (Some(local), Some(remote)) = layers else { return Err(Error::overflow("layer index")) };
+        let (local, remote) = ((at.0, local), (at.1, remote));
         let pair = self.pair(local.1, remote.1)?;
         let known = self.kinds.iter().position(|kind| {
             let like = |layout: &RankLayout, index: usize, layer: &Layer| {
-                layout.layers().get(index).is_some_and(|known| same_kind(known, layer))
+                layout.layers().get(index).is_some_and(|known| known.same_kind(layer))
             };
             kind.pair == pair
                 && same_take(kind.take.as_ref(), take)
@@ -141,7 +148,8 @@ impl<'a> Builder<'a> {
                 Period::new(paging(self.local, wanted.0), paging(self.remote, wanted.1))?
             }
         };
-        let pair = GroupPair { local: wanted.0, remote: wanted.1, kind: here.kind(), period: Arc::new(period) };
+        let limits = (u64::MAX, u64::MAX);
+        let pair = GroupPair { local: wanted.0, remote: wanted.1, kind: here.kind(), period: Arc::new(period), limits };
         self.pairs.push(pair);
         Ok(self.pairs.len().saturating_sub(1))
     }
@@ -173,6 +181,11 @@ impl<'a> Builder<'a> {
     }
 
     fn finish(mut self, direction: Direction) -> Result<Plan> {
+        for lane in &self.lanes {
+            if let Some(GroupPair { limits, .. }) = self.pairs.get_mut(lane.pair) {
+                *limits = (limits.0.min(lane.local.pages), limits.1.min(lane.remote.pages));
+            }
+        }
         Ok(Plan(Arc::new(Inner {
             local: self.local.clone(),
             remote: self.remote.clone(),
@@ -221,28 +234,10 @@ fn nests_of(matches: &[Match<'_>], kind: GroupKind, spans: &[super::axis::Span])
     nests(copies)
 }
 
-fn find<'a>(layout: &'a RankLayout, name: &str, side: Side) -> Result<(usize, &'a Layer)> {
-    layout
-        .layer_index(name)
-        .and_then(|index| Some((index, layout.layers().get(index)?)))
-        .ok_or_else(|| Error::Missing { layer: name.to_owned(), side, missing: "the layer".to_owned() })
-}
-
 fn same_take(one: Option<&Arc<Take>>, other: Option<&Arc<Take>>) -> bool {
     match (one, other) {
         (None, None) => true,
         (Some(one), Some(other)) => Arc::ptr_eq(one, other) || one == other,
         _ => false,
     }
-}
-
-/// Whether two layers of one rank are built alike, wherever they lie.
-pub(crate) fn same_kind(one: &Layer, other: &Layer) -> bool {
-    one.totals() == other.totals()
-        && one.segments().len() == other.segments().len()
-        && one
-            .segments()
-            .iter()
-            .zip(other.segments())
-            .all(|(a, b)| a.format().same_bytes_as(b.format()) && a.shares() == b.shares())
 }

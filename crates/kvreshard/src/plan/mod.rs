@@ -91,6 +91,8 @@ pub(crate) struct GroupPair {
     pub(crate) remote: usize,
     pub(crate) kind: GroupKind,
     pub(crate) period: Arc<Period>,
+    /// Page ids of each side must be below these.
+    pub(crate) limits: (u64, u64),
 }
 
 /// A layer of both sides with what of it moves, kept for requests that need part of a page.

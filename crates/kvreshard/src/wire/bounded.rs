@@ -23,6 +23,9 @@ pub(crate) struct Text<const MAX: usize>(pub(crate) String);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Bytes<const MAX: usize>(pub(crate) Vec<u8>);
 
+/// The most bytes that are allocated for a list before its elements are seen.
+const PREALLOCATED: usize = 8_192;
+
 /// The longest key of a map that is read: a layer name.
 const MAX_KEY: usize = 1_024;
 
@@ -59,8 +62,9 @@ impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for List<T, MA
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Vec<T>, A::Error> {
-                // The claimed length is not believed; the list grows as elements arrive.
-                let mut list = Vec::new();
+                // The claimed length is believed up to a few pages of memory; beyond them the list grows as elements arrive.
+                let room = PREALLOCATED.checked_div(size_of::<T>()).unwrap_or_default();
+                let mut list = Vec::with_capacity(from.size_hint().unwrap_or_default().min(room));
                 while let Some(element) = from.next_element()? {
                     if list.len() == MAX {
                         return Err(over("elements in an array", MAX));

@@ -21,7 +21,7 @@ const MAX_AXES: usize = MAX_NOTATION_BYTES / 2;
 const FINGERPRINT_BYTES: usize = 16;
 
 /// The longest word: a type, a memory kind, a group kind.
-const MAX_WORD: usize = 64;
+pub(super) const MAX_WORD: usize = 64;
 
 pub(super) type Word = Text<MAX_WORD>;
 pub(super) type WireTotals = Map<u64, MAX_TOTALS>;

@@ -1,8 +1,12 @@
 //! The fields of a whole layout's message, and their way from and to a layout.
 
-use serde::{Deserialize, Serialize};
+use std::cell::OnceCell;
+use std::fmt;
 
-use crate::error::Result;
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::error::{Error, Result};
 use crate::format::PageFormat;
 use crate::layout::{
     Layer, MAX_ENGINE_BYTES, MAX_GROUPS, MAX_LAYERS, MAX_REGIONS, MAX_SEGMENTS_PER_LAYER, MemoryKind, RankLayout,
@@ -13,10 +17,10 @@ use crate::units::wide;
 
 use super::bounded::{List, Text};
 use super::format::{
-    Formats, MAX_FORMATS, WireFormat, WireGroup, WirePosition, WireShares, WireTotals, Word, get, read_shares,
+    Formats, MAX_FORMATS, MAX_WORD, WireFormat, WireGroup, WirePosition, WireShares, WireTotals, get, read_shares,
     read_totals, write_shares, write_totals, wrong,
 };
-use super::names::{Template, Templates, WireName, restore};
+use super::names::{Names, Template, Templates, WireName};
 
 /// Everything after the version.
 #[derive(Debug, Serialize, Deserialize)]
@@ -33,7 +37,41 @@ pub(super) struct Body {
 }
 
 /// Base, bytes, device, memory kind.
-type WireRegion = (u64, u64, u32, Word);
+type WireRegion = (u64, u64, u32, WireMemory);
+
+/// A memory kind by its name; what is no such name is the error to give.
+#[derive(Debug)]
+struct WireMemory(std::result::Result<MemoryKind, Box<Error>>);
+
+impl Serialize for WireMemory {
+    fn serialize<S: Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
+        match &self.0 {
+            Ok(kind) => to.serialize_str(kind.name()),
+            Err(error) => Err(serde::ser::Error::custom(error)),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for WireMemory {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
+        struct Reader;
+        impl Visitor<'_> for Reader {
+            type Value = WireMemory;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the name of a memory kind")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> std::result::Result<WireMemory, E> {
+                if text.len() > MAX_WORD {
+                    return Err(E::custom(format_args!("more than {MAX_WORD} bytes in a memory kind")));
+                }
+                Ok(WireMemory(text.parse().map_err(Box::new)))
+            }
+        }
+        from.deserialize_str(Reader)
+    }
+}
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct WireKind {
@@ -72,7 +110,7 @@ impl Body {
             layers.push((templates.shorten(layer.name()), wide(at), List(places)));
         }
         let region =
-            |region: &Region| (region.base(), region.bytes(), region.device(), Text(region.memory().name().to_owned()));
+            |region: &Region| (region.base(), region.bytes(), region.device(), WireMemory(Ok(region.memory())));
         Ok(Self {
             engine: Text(layout.engine().to_owned()),
             generation: layout.generation(),
@@ -88,25 +126,31 @@ impl Body {
 
     pub(super) fn into_layout(self) -> Result<RankLayout> {
         let mut regions = Vec::with_capacity(self.regions.0.len());
-        for (base, bytes, device, memory) in &self.regions.0 {
-            regions.push(Region::new(*base, *bytes, *device, memory.0.parse::<MemoryKind>()?)?);
+        for (base, bytes, device, memory) in self.regions.0 {
+            regions.push(Region::new(base, bytes, device, memory.0.map_err(|error| *error)?)?);
         }
         let formats: Vec<PageFormat> = self.formats.0.iter().map(WireFormat::read).collect::<Result<_>>()?;
         let kinds: Vec<Kind> = self.kinds.0.iter().map(|kind| Kind::read(kind, &formats)).collect::<Result<_>>()?;
         let mut layers = Vec::with_capacity(self.layers.0.len());
-        for (name, kind, List(places)) in self.layers.0 {
-            let name = restore(name, &self.templates.0)?;
-            let kind = get(&kinds, kind, "kind", &name)?;
+        let mut names = Names::new(&self.templates.0);
+        for (name, kind, List(places)) in &self.layers.0 {
+            let name = names.restore(name)?;
+            let kind = get(&kinds, *kind, "kind", name)?;
             if kind.segments.len() != places.len() {
-                return Err(wrong(&name, "has another count of segments than its kind"));
+                return Err(wrong(name, "has another count of segments than its kind"));
             }
             let mut segments = Vec::with_capacity(places.len());
             for ((region, offset), (format, pages, stride, shares)) in places.iter().zip(&kind.segments) {
                 let region =
-                    usize::try_from(*region).map_err(|_| wrong(&name, "names a region that is not in the message"))?;
+                    usize::try_from(*region).map_err(|_| wrong(name, "names a region that is not in the message"))?;
                 segments.push(Segment::new(region, format.clone(), *offset, *pages, *stride, shares.clone())?);
             }
-            layers.push(Layer::new(name, segments, kind.group, kind.totals.iter().cloned())?);
+            let layer = match kind.sample.get() {
+                Some(sample) => sample.like(name, segments)?,
+                None => Layer::new(name, segments, kind.group, kind.totals.iter().cloned())?,
+            };
+            kind.sample.get_or_init(|| layer.clone());
+            layers.push(layer);
         }
         RankLayout::new(RankParts {
             engine: self.engine.0,
@@ -124,6 +168,8 @@ struct Kind {
     group: usize,
     totals: Vec<(Name, u64)>,
     segments: Vec<(PageFormat, u64, u64, Shares)>,
+    /// The first layer of this kind.
+    sample: OnceCell<Layer>,
 }
 
 impl Kind {
@@ -135,6 +181,6 @@ impl Kind {
         }
         let group =
             usize::try_from(wire.group).map_err(|_| wrong("kind", "names a group that is not in the message"))?;
-        Ok(Self { group, totals: read_totals(&wire.totals)?, segments })
+        Ok(Self { group, totals: read_totals(&wire.totals)?, segments, sample: OnceCell::new() })
     }
 }

@@ -25,6 +25,8 @@ pub(super) type Template = Text<MAX_LAYER_NAME_BYTES>;
 pub(super) enum WireName {
     /// The name itself.
     Text(String),
+    /// Index of a template with its one number, as most names are.
+    One([u64; 2]),
     /// Index of a template, then its numbers.
     Filled(Vec<u64>),
 }
@@ -33,7 +35,8 @@ impl Serialize for WireName {
     fn serialize<S: Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
         match self {
             Self::Text(text) => text.serialize(to),
-            Self::Filled(numbers) => numbers.serialize(to),
+            Self::One(parts) => parts.as_slice().serialize(to),
+            Self::Filled(parts) => parts.serialize(to),
         }
     }
 }
@@ -56,14 +59,18 @@ impl<'de> Deserialize<'de> for WireName {
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> std::result::Result<WireName, A::Error> {
-                let mut numbers = Vec::new();
+                let first = (from.next_element()?, from.next_element()?, from.next_element()?);
+                if let (Some(template), Some(number), None) = first {
+                    return Ok(WireName::One([template, number]));
+                }
+                let mut parts: Vec<u64> = [first.0, first.1, first.2].into_iter().flatten().collect();
                 while let Some(number) = from.next_element()? {
-                    if numbers.len() > MAX_NUMBERS {
+                    if parts.len() > MAX_NUMBERS {
                         return Err(de::Error::custom(format_args!("more than {MAX_NUMBERS} numbers in a layer name")));
                     }
-                    numbers.push(number);
+                    parts.push(number);
                 }
-                Ok(WireName::Filled(numbers))
+                Ok(WireName::Filled(parts))
             }
         }
         from.deserialize_any(Reader)
@@ -109,29 +116,69 @@ impl Templates {
     }
 }
 
-/// The name that `name` stands for.
-pub(super) fn restore(name: WireName, templates: &[Template]) -> Result<String> {
-    let wrong = |problem: &str| Error::Wire { at: "layer name".to_owned(), problem: problem.to_owned() };
-    let text = match name {
-        WireName::Text(text) => text,
-        WireName::Filled(parts) => {
-            let Some((at, numbers)) = parts.split_first() else { return Err(wrong("an empty array")) };
-            let template = usize::try_from(*at).ok().and_then(|at| templates.get(at));
+/// Fills templates, one name at a time.
+pub(super) struct Names<'a> {
+    templates: &'a [Template],
+    /// The template last used, cut at its holes: neighbours mostly share it.
+    cut: (u64, Vec<&'a str>),
+    text: String,
+}
+
+impl<'a> Names<'a> {
+    pub(super) const fn new(templates: &'a [Template]) -> Self {
+        Self { templates, cut: (u64::MAX, Vec::new()), text: String::new() }
+    }
+
+    /// The name that `name` stands for.
+    pub(super) fn restore<'b>(&'b mut self, name: &'b WireName) -> Result<&'b str> {
+        let parts = match name {
+            WireName::Text(text) => return bounded(text),
+            WireName::One(parts) => parts.as_slice(),
+            WireName::Filled(parts) => parts,
+        };
+        let Some((at, numbers)) = parts.split_first() else { return Err(wrong("an empty array")) };
+        self.fill(*at, numbers)?;
+        bounded(&self.text)
+    }
+
+    fn fill(&mut self, at: u64, numbers: &[u64]) -> Result<()> {
+        if self.cut.0 != at || self.cut.1.is_empty() {
+            let template = usize::try_from(at).ok().and_then(|at| self.templates.get(at));
             let Text(template) = template.ok_or_else(|| wrong("names a template that is not in the message"))?;
-            if template.matches(HOLE).count() != numbers.len() {
-                return Err(wrong("has another count of numbers than its template"));
-            }
-            let mut pieces = template.split(HOLE);
-            let mut text = pieces.next().unwrap_or_default().to_owned();
-            for (number, piece) in numbers.iter().zip(pieces) {
-                text.push_str(&number.to_string());
-                text.push_str(piece);
-            }
-            text
+            self.cut.0 = at;
+            self.cut.1.clear();
+            self.cut.1.extend(template.split(HOLE));
         }
-    };
+        let Some((first, pieces)) = self.cut.1.split_first() else { return Ok(()) };
+        if pieces.len() != numbers.len() {
+            return Err(wrong("has another count of numbers than its template"));
+        }
+        self.text.clear();
+        self.text.push_str(first);
+        for (number, piece) in numbers.iter().zip(pieces) {
+            push_number(&mut self.text, *number);
+            self.text.push_str(piece);
+        }
+        Ok(())
+    }
+}
+
+/// Appends `number` in decimal; layer numbers are small, and a formatter would take longer than all the rest of a name.
+fn push_number(text: &mut String, number: u64) {
+    let (tens, ones) = (number.checked_div(10).unwrap_or_default(), number.checked_rem(10).unwrap_or_default());
+    if tens > 0 {
+        push_number(text, tens);
+    }
+    text.extend(u32::try_from(ones).ok().and_then(|ones| char::from_digit(ones, 10)));
+}
+
+fn bounded(text: &str) -> Result<&str> {
     if text.len() > MAX_LAYER_NAME_BYTES {
         return Err(Error::limit("bytes of a layer name", wide(text.len()), wide(MAX_LAYER_NAME_BYTES)));
     }
     Ok(text)
+}
+
+fn wrong(problem: &str) -> Error {
+    Error::Wire { at: "layer name".to_owned(), problem: problem.to_owned() }
 }

@@ -25,7 +25,7 @@ use super::format::{
     Formats, MAX_FORMATS, WireFormat, WireGroup, WirePosition, WireShares, WireTotals, get, read_shares, read_totals,
     write_shares, write_totals,
 };
-use super::names::{Template, Templates, WireName, restore};
+use super::names::{Names, Template, Templates, WireName};
 use super::{read, write};
 
 /// What one region of a host holds: pages of one layer.
@@ -149,16 +149,17 @@ impl RegionTags {
         }
         let mut regions = Vec::with_capacity(body.regions.0.len());
         let mut name_bytes = 0_usize;
+        let mut names = Names::new(&body.templates.0);
         for region in body.regions.0 {
             let Some((name, kind)) = region else {
                 regions.push(None);
                 continue;
             };
-            let layer = restore(name, &body.templates.0)?;
+            let layer = names.restore(&name)?;
             // A template makes a long name of a few bytes, and there may be many more regions than layers.
             name_bytes = name_bytes.saturating_add(layer.len());
             within("bytes of all layer names", name_bytes, MAX_ALL_NAMES)?;
-            let (format, group, totals, shares) = get(&kinds, kind, "kind", &layer)?;
+            let (format, group, totals, shares) = get(&kinds, kind, "kind", layer)?;
             regions.push(Some(RegionTag {
                 layer: layer.into(),
                 format: (*format).clone(),
