@@ -4,6 +4,7 @@
     clippy::panic,
     clippy::indexing_slicing,
     clippy::arithmetic_side_effects,
+    clippy::as_conversions,
     reason = "a test says so by panicking"
 )]
 

@@ -79,7 +79,7 @@ impl Hasher for Fingerprint {
     }
 
     fn write_isize(&mut self, value: isize) {
-        self.mix(value as u64);
+        self.mix(value.cast_unsigned() as u64);
     }
 }
 
