@@ -38,6 +38,9 @@ __all__ = [
     "Report",
     "Request",
     "RequestError",
+    "RingAction",
+    "RingReceiver",
+    "RingSender",
     "Route",
     "Segment",
     "StockHandshake",
@@ -1463,3 +1466,153 @@ class RegionTags:
         """
     def __len__(self) -> int: ...
     def __eq__(self, other: object, /) -> bool: ...
+
+@final
+class RingAction:
+    """What a :class:`RingReceiver` or :class:`RingSender` asks of its host. An attribute that does not apply is
+    ``None``, or ``False``.
+
+    ========  ====================================================================================================
+    send      send ``frame`` to ``peer``; it may be lost
+    read      receiver: read the peer's staging slot ``remote_slot`` into ``slot``; then ``read_ended``
+    write     sender: write staging slot ``slot`` into the peer's ``remote_slot``; then ``write_ended``
+    gather    sender: gather chunk ``sequence`` of ``request`` into ``slot``; then ``gathered``
+    scatter   receiver: scatter chunk ``sequence`` of ``request`` out of ``slot``; then ``scattered``
+    finished  ``request`` is done: on the receiver all bytes are in the pages, on the sender the pages are free
+    failed    ``request`` failed for ``reason``; its pages must not be used until ``freed`` where ``held``
+    freed     the pages of ``request``, which failed, are free
+    asked     sender: the peer wants ``request``, which was not offered
+    ========  ====================================================================================================
+    """
+
+    @property
+    def kind(self) -> Literal["send", "read", "write", "gather", "scatter", "finished", "failed", "freed", "asked"]:
+        """What to do."""
+    @property
+    def peer(self) -> int:
+        """The peer, by the host's number."""
+    @property
+    def frame(self) -> bytes | None:
+        """The message to send."""
+    @property
+    def request(self) -> str | None:
+        """The request."""
+    @property
+    def slot(self) -> int | None:
+        """A slot of this side's ring."""
+    @property
+    def remote_slot(self) -> int | None:
+        """A slot of the peer's ring."""
+    @property
+    def sequence(self) -> int | None:
+        """Index of the chunk."""
+    @property
+    def offset(self) -> int | None:
+        """Where the chunk begins in the request's packed bytes."""
+    @property
+    def bytes(self) -> int | None:
+        """Bytes to move, from the start of the slots."""
+    @property
+    def reason(self) -> str | None:
+        """Why the request failed."""
+    @property
+    def by_peer(self) -> bool:
+        """Whether the peer gave it up."""
+    @property
+    def held(self) -> bool:
+        """Whether a kernel is still at the pages."""
+
+@final
+class RingReceiver:
+    """The receiving side of the packed protocol: events in, actions out; it has no socket, clock or memory.
+
+    docs/protocol.md has the table that it goes by. Every method answers with what to do, in order.
+
+    Args:
+        slots: Slots of the ring.
+        slot_bytes: Bytes of each.
+        epoch: The first epoch; those of one host grow from process to process, such as the time in microseconds.
+        minimum: Slots that every admitted peer can count on.
+        requests: Requests that a peer may have open.
+        resend: Ticks after which an unanswered message is sent again.
+
+    Raises:
+        Error: A method was called that is not legal in the present state.
+        LimitExceeded: A bound was passed.
+    """
+
+    def __new__(
+        cls, *, slots: int, slot_bytes: int, epoch: int, minimum: int = 1, requests: int = 1024, resend: int = 16
+    ) -> RingReceiver: ...
+    @property
+    def epoch(self) -> int:
+        """The epoch to tell a peer when connecting."""
+    @property
+    def held(self) -> int:
+        """Failed requests whose pages are held."""
+    def slot(self, slot: int) -> tuple[str, int] | None:
+        """State and generation of a slot."""
+    def peer_up(
+        self, peer: int, session: tuple[int, int], flow: Literal["push", "pull"], slots: int
+    ) -> list[RingAction]:
+        """A sender is connected: ``session`` is the receiver's and the sender's epoch, ``slots`` those of its ring."""
+    def peer_down(self, peer: int) -> list[RingAction]:
+        """A sender is lost. Slots that it may still write are in quarantine."""
+    def peer_gone(self, peer: int) -> list[RingAction]:
+        """Nothing of a lost sender can write here any more."""
+    def registered(self) -> list[RingAction]:
+        """The ring is registered anew, in other memory: all sessions end."""
+    def want(
+        self, peer: int, request: str, bytes: int, chunk_bytes: int, deadline: int | None = None
+    ) -> list[RingAction]:
+        """Fetch a request of ``bytes`` in chunks of ``chunk_bytes``; ``deadline`` in ticks."""
+    def cancel(self, peer: int, request: str) -> list[RingAction]:
+        """Give a request up."""
+    def message(self, peer: int, frame: bytes) -> list[RingAction]:
+        """A frame came. Raises :class:`WireError` when it does not decode."""
+    def read_ended(self, slot: int, ok: bool) -> list[RingAction]:
+        """A ``read`` is over: nothing moves any more."""
+    def scattered(self, slot: int, ok: bool) -> list[RingAction]:
+        """A ``scatter`` is over."""
+    def tick(self) -> list[RingAction]:
+        """Time passes."""
+
+@final
+class RingSender:
+    """The sending side of the packed protocol; arguments and errors as of :class:`RingReceiver`."""
+
+    def __new__(
+        cls, *, slots: int, slot_bytes: int, epoch: int, minimum: int = 1, requests: int = 1024, resend: int = 16
+    ) -> RingSender: ...
+    @property
+    def epoch(self) -> int:
+        """The epoch to tell a peer when connecting."""
+    @property
+    def held(self) -> int:
+        """Failed requests whose pages are held."""
+    def slot(self, slot: int) -> tuple[str, int] | None:
+        """State and generation of a slot."""
+    def peer_up(
+        self, peer: int, session: tuple[int, int], flow: Literal["push", "pull"], slots: int
+    ) -> list[RingAction]:
+        """A receiver is connected."""
+    def peer_down(self, peer: int) -> list[RingAction]:
+        """A receiver is lost. Slots that it may still read are in quarantine."""
+    def peer_gone(self, peer: int) -> list[RingAction]:
+        """Nothing of a lost receiver can read here any more."""
+    def registered(self) -> list[RingAction]:
+        """The ring is registered anew, in other memory: all sessions end."""
+    def offer(
+        self, peer: int, request: str, bytes: int, chunk_bytes: int, lease: int | None = None
+    ) -> list[RingAction]:
+        """Lease the pages of a request to a receiver, for ``lease`` ticks."""
+    def withdraw(self, peer: int, request: str) -> list[RingAction]:
+        """End a lease, or refuse what was asked for."""
+    def message(self, peer: int, frame: bytes) -> list[RingAction]:
+        """A frame came."""
+    def gathered(self, slot: int, ok: bool) -> list[RingAction]:
+        """A ``gather`` is over."""
+    def write_ended(self, slot: int, ok: bool) -> list[RingAction]:
+        """A ``write`` is over: nothing moves any more. One that failed and may still move is not."""
+    def tick(self) -> list[RingAction]:
+        """Time passes."""

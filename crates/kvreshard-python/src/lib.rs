@@ -12,6 +12,7 @@ mod pairing;
 mod plan;
 mod planned;
 mod request;
+mod ring;
 mod route;
 mod stock;
 mod tags;
@@ -46,6 +47,8 @@ mod _core {
     use crate::plan::{Plan, plan, verify};
     #[pymodule_export]
     use crate::request::{Blocks, Request};
+    #[pymodule_export]
+    use crate::ring::{RingAction, RingReceiver, RingSender};
     #[pymodule_export]
     use crate::route::{Edge, Engine, Route, route};
 
