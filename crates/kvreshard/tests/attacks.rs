@@ -1,5 +1,11 @@
 //! The hand-made hostile inputs of `attacks/`: each one is refused, with a typed error that says where.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test says so by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::arithmetic_side_effects,
+    reason = "a test says so by panicking"
+)]
 
 use std::collections::BTreeMap;
 use std::fs;

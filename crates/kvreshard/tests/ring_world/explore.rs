@@ -79,7 +79,7 @@ impl Hasher for Fingerprint {
     }
 
     fn write_isize(&mut self, value: isize) {
-        self.mix(value.cast_unsigned() as u64);
+        self.mix(u64::from_ne_bytes((value as i64).to_ne_bytes()));
     }
 }
 
