@@ -13,9 +13,9 @@ from typing import Any
 from tests.vllm.conftest import run_cases
 
 _CASES: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
-    ("32 layers, 128 pages, TP 1 to 1", {"tp": 1}, {"tp": 1}),
-    ("32 layers, 128 pages, TP 1 to 2", {"tp": 1}, {"tp": 2}),
-    ("32 layers, 128 pages, TP 2 to 1", {"tp": 2}, {"tp": 1}),
+    ("32 layers, 64 pages, TP 1 to 1", {"tp": 1}, {"tp": 1}),
+    ("32 layers, 64 pages, TP 1 to 2", {"tp": 1}, {"tp": 2}),
+    ("32 layers, 64 pages, TP 2 to 1", {"tp": 2}, {"tp": 1}),
 )
 
 
@@ -23,7 +23,7 @@ def main() -> None:
     """Runs every case with both connectors."""
     print("| pair | connector | first contact, ms | planning a request, ms | descriptors a request |")
     print("|---|---|---|---|---|")
-    common = {"layers": 32, "heads": 4, "head_size": 64, "tokens": 2048, "rounds": 5}
+    common = {"layers": 32, "heads": 4, "head_size": 64, "tokens": 1024, "rounds": 4}
     order = [(name, connector) for name, _, _ in _CASES for connector in ("stock", "ours")]
     cases = [
         {"prefill": {**prefill, "connector": connector}, "decode": {**decode, "connector": connector}, **common}

@@ -10,7 +10,7 @@ set_environment()
 pytest.importorskip("vllm", reason="set up by make test-vllm, which installs vLLM")
 
 import kvreshard as kvr  # noqa: E402  (vLLM reads the environment when it is imported)
-from kvreshard.vllm.requests import block_tokens, build, from_end  # noqa: E402
+from kvreshard.vllm.requests import Shape, build, from_end  # noqa: E402
 
 
 def _layout(page: int, *, ratio: int = 1, window: int | None = 40, state: bool = False) -> kvr.RankLayout:
@@ -30,10 +30,14 @@ def _layout(page: int, *, ratio: int = 1, window: int | None = 40, state: bool =
     return kvr.RankLayout(engine="e", layers=layers, groups=groups)
 
 
+_SHAPE = Shape.of(_layout(16))
+
+
 def test_block_tokens() -> None:
     """Kernel pages in a block, and states, count."""
-    layout = _layout(16, ratio=4, state=True)
-    assert [block_tokens(layout, group) for group in range(3)] == [64, 64, 0]
+    shape = Shape.of(_layout(16, ratio=4, state=True))
+    assert shape.blocks == (64, 64, 0)
+    assert shape.windowed == (False, True, False)
 
 
 @pytest.mark.parametrize(("blocks", "tokens", "first"), [(3, 48, 0), (2, 48, 16), (2, 47, 16), (2, 49, 32), (9, 48, 0)])
@@ -48,7 +52,7 @@ def test_prefix_hit_and_window() -> None:
     # 112 tokens; a block of 32 is there already. The window of 40 keeps 3 and 4 blocks.
     target = [[5, 6, 7], [9, 10, 11]]
     source = [[1, 2, 3, 4, 5, 6, 7], [4, 5, 6, 7]]
-    built = build((here, target, [32, None]), (there, source), 112)
+    built = build((Shape.of(here), target, [32, None]), (Shape.of(there), source), 112)
     assert built is not None
     tokens, local, remote = built
     assert tokens == (32, 112)
@@ -62,19 +66,19 @@ def test_prefix_hit_and_window() -> None:
 
 def test_destination_ends_early() -> None:
     """No more is wanted than the destination has blocks for."""
-    built = build((_layout(16), [[1, 2], []], [0, 0]), (_layout(16), [[1, 2, 3, 4], []]), 64)
+    built = build((_SHAPE, [[1, 2], []], [0, 0]), (_SHAPE, [[1, 2, 3, 4], []]), 64)
     assert built is not None
     assert built[0] == (0, 32)
 
 
 def test_nothing_to_move() -> None:
     """A full prefix hit has no blocks to fill."""
-    assert build((_layout(16), [[], []], [0, 0]), (_layout(16), [[1], [1]]), 16) is None
+    assert build((_SHAPE, [[], []], [0, 0]), (_SHAPE, [[1], [1]]), 16) is None
 
 
 def test_states() -> None:
     """The source's earlier states are dropped, and so are the destination's later ones."""
-    here = there = _layout(16, state=True)
+    here = there = Shape.of(_layout(16, state=True))
     built = build((here, [[1], [1], [7, 8]], [0, 0, 0]), (there, [[1], [1], [5]]), 16)
     assert built is not None
     assert built[1][2].ids.tolist() == [7]

@@ -182,10 +182,11 @@ def _settings(config: Any) -> Settings:
 
 def _flydsl() -> bool | None:
     try:
-        from vllm.v1.attention.backends.turboquant_attn import is_flydsl_available
+        from vllm.v1.attention.backends import turboquant_attn
     except ImportError:
         return None
-    return bool(is_flydsl_available())
+    available = getattr(turboquant_attn, "is_flydsl_available", None)
+    return None if available is None else bool(available())
 
 
 def _cpu_isa(spec: Any, states: int, settings: Settings) -> str | None:

@@ -10,7 +10,6 @@ import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
-import zmq
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl import base_worker
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import GET_META_MSG, NixlHandshakePayload
 from vllm.logger import init_logger
@@ -96,7 +95,7 @@ class Handshakes:
             base_worker.current_platform.set_device(self.device_id)  # type: ignore[attr-defined]
         agents: dict[tuple[int, int], str] = {}
         try:
-            with base_worker.zmq_ctx(zmq.REQ, base_worker.make_zmq_path("tcp", host, port)) as socket:
+            with base_worker.zmq_ctx(base_worker.zmq.REQ, base_worker.make_zmq_path("tcp", host, port)) as socket:
                 asked = _Questions(socket)
                 ranks = self._stock_ranks(remote_tp_size, remote_dcp_size)
                 pending = list(itertools.product(range(remote_pp_size), ranks))
@@ -278,7 +277,7 @@ class _Questions:
             RuntimeError: It does not decode.
         """
         # A dead server must fail the request, not hold the thread.
-        self._socket.setsockopt(zmq.RCVTIMEO, 5000)
+        self._socket.setsockopt(base_worker.zmq.RCVTIMEO, 5000)
         sent = time.perf_counter()
         self._socket.send(msgspec.msgpack.encode((GET_META_MSG, pp_rank, tp_rank)))
         parts = self._socket.recv_multipart()

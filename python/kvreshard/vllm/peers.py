@@ -7,6 +7,7 @@ from typing import Literal
 
 import kvreshard as kvr
 from kvreshard.vllm.landing import Landing
+from kvreshard.vllm.requests import Shape
 
 Direction = Literal["read", "write"]
 
@@ -48,6 +49,8 @@ class Peer:
         layouts: The layouts of the peer's ranks that were met.
         links: By the peer's rank.
         tagged: Whether the peer announced that it understands us.
+        mine: What our groups say of block lists.
+        theirs: What the peer's say.
         clear: Whether bytes that no transfer fills must be cleared: its pages end where ours do not.
     """
 
@@ -56,6 +59,8 @@ class Peer:
     rank: int
     size: int
     tagged: bool
+    mine: Shape
+    theirs: Shape
     clear: bool = False
     layouts: dict[int, kvr.RankLayout] = field(default_factory=dict)
     links: dict[int, Link] = field(default_factory=dict)
@@ -91,6 +96,8 @@ def meet(mine: kvr.RankLayout, theirs: kvr.RankLayout, direction: Direction, *, 
         rank=mine.tp[0],
         size=theirs.tp[1],
         tagged=tagged,
+        mine=Shape.of(mine),
+        theirs=Shape.of(theirs),
         clear=_page_states(mine) != _page_states(theirs),
     )
 

@@ -61,9 +61,7 @@ class PlannedPullWorker(PlannedWorker, NixlPullConnectorWorker):
         )
 
     def _request(self, peer: Peer, meta: Any) -> kvr.Request | None:
-        mine = self.description.layout
-        assert mine is not None
-        return pulled(self, mine, peer.layouts[peer.edge_ranks[0]], meta)
+        return pulled(self, peer.mine, peer.theirs, meta)
 
     def _news(self, meta: Any, peer: Peer, rank: int) -> bytes:
         return f"{meta.remote.request_id}:{peer.route.readers[rank]}".encode()

@@ -8,7 +8,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl.push_worker import NixlPu
 
 import kvreshard as kvr
 from kvreshard.vllm.peers import Direction, Peer, plan_of
-from kvreshard.vllm.requests import block_tokens, build
+from kvreshard.vllm.requests import Shape, build
 from kvreshard.vllm.worker import Finish, PlannedWorker
 
 # The registration's field for the tokens that the destination wants and has. Only peers with a tag are sent it.
@@ -101,8 +101,10 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
     def _finish_written(self, req_id: str) -> None:
         wanted = self._wanted.pop(req_id, None)
         meta = self._recving_metadata.get(req_id)
-        source = None if meta is None else self._sources.get(meta.remote.engine_id)
-        if meta is None or source is None:
+        if meta is None or meta.remote is None:
+            return
+        source = self._sources.get(meta.remote.engine_id)
+        if source is None:
             return
         finish = meta.region_blocks_to_zero = Finish()
         peer, theirs = source
@@ -110,23 +112,20 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
         if not peer.clear or wanted is None or mine is None:
             return
         # Which blocks the producer read does not matter to what it left unfilled here, only how many there are.
-        counts = [
-            range(-(-wanted["tokens"] // max(1, block_tokens(theirs, group)))) for group in range(len(theirs.groups))
-        ]
+        read = [list(range(-(-wanted["tokens"] // max(1, size)))) for size in peer.theirs.blocks]
         plan = kvr.plan(mine, theirs, direction="read")
-        built = self._paired(mine, meta.local_block_ids, theirs, [list(count) for count in counts], wanted)
+        built = self._paired(peer.mine, meta.local_block_ids, peer.theirs, read, wanted)
         if built is not None:
             tokens, here, there = built
             finish.clear_bytes += self._must_clear(peer, plan, kvr.Request(tokens=tokens, local=here, remote=there))
 
     @staticmethod
     def _paired(
-        destination: kvr.RankLayout, target_ids: Any, source: kvr.RankLayout, source_ids: Any, wanted: dict[str, Any]
+        destination: Shape, target_ids: Any, source: Shape, source_ids: Any, wanted: dict[str, Any]
     ) -> tuple[tuple[int, int], list[kvr.Blocks], list[kvr.Blocks]] | None:
-        sizes = [max(1, block_tokens(destination, group)) for group in range(len(destination.groups))]
         firsts: list[int | None] = [
-            wanted["first"] // size * size if about.window is None else None
-            for about, size in zip(destination.groups, sizes, strict=True)
+            None if windowed else wanted["first"] // max(1, size) * size
+            for size, windowed in zip(destination.blocks, destination.windowed, strict=True)
         ]
         return build((destination, target_ids, firsts), (source, source_ids), wanted["tokens"])
 
@@ -147,7 +146,7 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
             for rank in peer.edge_ranks:
                 link = peer.links[rank]
                 assert link.plan is not None
-                request = self._write_request(peer.layouts[rank], meta, wanted)
+                request = self._write_request(peer, meta, wanted)
                 if request is None:
                     continue
                 # The destination divides this number by its TP size to know how many ranks write to it.
@@ -166,19 +165,17 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
         with self._sending_transfers_lock:
             self._sending_transfers[req_id].extend(handles)
 
-    def _write_request(self, theirs: kvr.RankLayout, meta: Any, wanted: dict[str, Any] | None) -> kvr.Request | None:
-        mine = self.description.layout
-        assert mine is not None
+    def _write_request(self, peer: Peer, meta: Any, wanted: dict[str, Any] | None) -> kvr.Request | None:
         source, target = meta.local_block_ids, meta.remote.block_ids
         if wanted is not None:
-            built = self._paired(theirs, target, mine, source, wanted)
+            built = self._paired(peer.theirs, target, peer.mine, source, wanted)
         else:
-            sizes = [[block_tokens(side, group) for group in range(len(side.groups))] for side in (mine, theirs)]
+            sizes = peer.mine.blocks, peer.theirs.blocks
             if sizes[0] != sizes[1]:
                 raise kvr.RequestError(
                     f"blocks of {sizes[0]} and {sizes[1]} tokens, and the destination does not say which it wants"
                 )
-            built = build((theirs, target, [None] * len(target)), (mine, source), None)
+            built = build((peer.theirs, target, [None] * len(target)), (peer.mine, source), None)
         if built is None:
             return None
         tokens, there, here = built

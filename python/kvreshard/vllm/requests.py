@@ -7,6 +7,7 @@ Here the first token of every list is worked out from what the scheduler said, a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import kvreshard as kvr
@@ -14,16 +15,44 @@ import kvreshard as kvr
 Lists = Sequence[Sequence[int]]
 
 
-def block_tokens(layout: kvr.RankLayout, group: int) -> int:
-    """Tokens in a block of the scheduler, counted over all context-parallel ranks; 0 in a group of states."""
-    about = layout.groups[group]
-    if about.kind == "state":
-        return 0
-    states = next(layer.segments[0].format.extents.get("n", 1) for layer in layout.layers if layer.group == group)
-    tokens = about.pages_per_block * states * about.tokens_per_state * layout.cp[1]
-    if tokens.denominator != 1:
-        raise ValueError(f"group {group}: a block of {tokens} tokens")
-    return int(tokens)
+@dataclass(frozen=True)
+class Shape:
+    """What the groups of a layout say of block lists, worked out once.
+
+    Attributes:
+        blocks: For each group, tokens in a block of the scheduler, counted over all context-parallel ranks; 0 where it
+            holds states.
+        windowed: For each group, whether it keeps its last tokens alone.
+        layers: For each group, its layers.
+    """
+
+    blocks: tuple[int, ...]
+    windowed: tuple[bool, ...]
+    layers: tuple[frozenset[str], ...]
+
+    @classmethod
+    def of(cls, layout: kvr.RankLayout) -> Shape:
+        """The shape of a layout.
+
+        Raises:
+            kvreshard.LayoutError: A block does not hold a whole number of tokens.
+        """
+        states: dict[int, int] = {}
+        names: dict[int, set[str]] = {}
+        for layer in layout.layers:
+            states.setdefault(layer.group, layer.segments[0].format.extents.get("n", 1))
+            names.setdefault(layer.group, set()).add(layer.name)
+        blocks = []
+        for index, group in enumerate(layout.groups):
+            tokens = group.pages_per_block * states.get(index, 1) * group.tokens_per_state * layout.cp[1]
+            if tokens.denominator != 1:
+                raise kvr.LayoutError(f"group {index}: a block of {tokens} tokens")
+            blocks.append(0 if group.kind == "state" else int(tokens))
+        return cls(
+            tuple(blocks),
+            tuple(group.window is not None for group in layout.groups),
+            tuple(frozenset(names.get(index, ())) for index in range(len(layout.groups))),
+        )
 
 
 def from_end(blocks: int, tokens: int, block: int) -> int:
@@ -34,12 +63,12 @@ def from_end(blocks: int, tokens: int, block: int) -> int:
 class Side:
     """One side's block lists, and the token that each begins with."""
 
-    def __init__(self, layout: kvr.RankLayout, ids: Lists, firsts: Sequence[int | None], tokens: int) -> None:
-        self.layout = layout
+    def __init__(self, shape: Shape, ids: Lists, firsts: Sequence[int | None], tokens: int) -> None:
+        self.shape = shape
         self.ids = [list(group) for group in ids]
         self.firsts: list[int] = []
         for group, blocks in enumerate(self.ids):
-            size = block_tokens(layout, group)
+            size = shape.blocks[group]
             first = firsts[group] if group < len(firsts) else None
             if size == 0:
                 self.firsts.append(0)
@@ -49,17 +78,15 @@ class Side:
     @property
     def start(self) -> int | None:
         """The first token of all lists that are not empty."""
-        begun = [
-            first for group, first in enumerate(self.firsts) if self.ids[group] and block_tokens(self.layout, group)
-        ]
+        begun = [first for group, first in enumerate(self.firsts) if self.ids[group] and self.shape.blocks[group]]
         return min(begun) if begun else None
 
     def covered(self) -> int | None:
         """Where the shortest list of a group that keeps all tokens ends."""
         ends = [
-            first + len(blocks) * block_tokens(self.layout, group)
+            first + len(blocks) * self.shape.blocks[group]
             for group, (first, blocks) in enumerate(zip(self.firsts, self.ids, strict=True))
-            if blocks and block_tokens(self.layout, group) and self.layout.groups[group].window is None
+            if blocks and self.shape.blocks[group] and not self.shape.windowed[group]
         ]
         return min(ends) if ends else None
 
@@ -69,15 +96,15 @@ class Side:
 
 
 def build(
-    destination: tuple[kvr.RankLayout, Lists, Sequence[int | None]],
-    source: tuple[kvr.RankLayout, Lists],
+    destination: tuple[Shape, Lists, Sequence[int | None]],
+    source: tuple[Shape, Lists],
     tokens: int | None,
 ) -> tuple[tuple[int, int], list[kvr.Blocks], list[kvr.Blocks]] | None:
     """The tokens of a request, and its blocks at the destination and at the source.
 
     Args:
-        destination: The layout, the blocks to fill, and the first token of each list where it is known.
-        source: The layout and the blocks of the whole sequence; of a windowed group, its last ones.
+        destination: The shape, the blocks to fill, and the first token of each list where it is known.
+        source: The shape and the blocks of the whole sequence; of a windowed group, its last ones.
         tokens: Tokens that the source computed; the end of its blocks where not given.
 
     Returns:
@@ -85,7 +112,7 @@ def build(
     """
     target, target_ids, firsts = destination
     origin, origin_ids = source
-    whole: list[int | None] = [0 if about.window is None else None for about in origin.groups]
+    whole: list[int | None] = [None if windowed else 0 for windowed in origin.windowed]
     if tokens is None:
         tokens = Side(origin, origin_ids, [0] * len(whole), 0).covered() or 0
     there = Side(origin, origin_ids, whole, tokens)
@@ -94,33 +121,33 @@ def build(
     start = here.start
     ends = [tokens] + [end for end in (here.covered(), there.covered()) if end is not None]
     if start is None:
-        states = any(ids for group, ids in enumerate(here.ids) if not block_tokens(target, group))
+        states = any(ids for group, ids in enumerate(here.ids) if not target.blocks[group])
         return ((0, 0), here.blocks(), there.blocks()) if states else None
     return (start, max(start, min(ends))), here.blocks(), there.blocks()
 
 
 def _pair_states(here: Side, there: Side) -> None:
     """One state a slot: the source's earlier slots are there already, the destination's later ones are recomputed."""
-    for group, about in enumerate(here.layout.groups):
-        if about.kind != "state":
+    for group, size in enumerate(here.shape.blocks):
+        if size:
             continue
-        names = {layer.name for layer in here.layout.layers if layer.group == group}
-        for other in {layer.group for layer in there.layout.layers if layer.name in names}:
-            count = min(len(here.ids[group]), len(there.ids[other]))
-            here.ids[group] = here.ids[group][:count]
-            there.ids[other] = there.ids[other][len(there.ids[other]) - count :]
+        for other, names in enumerate(there.shape.layers):
+            if names & here.shape.layers[group]:
+                count = min(len(here.ids[group]), len(there.ids[other]))
+                here.ids[group] = here.ids[group][:count]
+                there.ids[other] = there.ids[other][len(there.ids[other]) - count :]
 
 
-def pulled(worker: Any, mine: kvr.RankLayout, theirs: kvr.RankLayout, meta: Any) -> kvr.Request | None:
+def pulled(worker: Any, mine: Shape, theirs: Shape, meta: Any) -> kvr.Request | None:
     """What a pull must fetch for one request of vLLM's metadata; `None` when there is nothing."""
     if not any(meta.local_block_ids):
         return None
     groups = worker.kv_cache_config.transfer_group_ids
     computed = meta.local_num_computed_blocks
     firsts: list[int | None] = []
-    for group, about in enumerate(mine.groups):
-        known = about.window is None and group < len(groups) and groups[group] < len(computed)
-        firsts.append(computed[groups[group]] * block_tokens(mine, group) if known else None)
+    for group, size in enumerate(mine.blocks):
+        known = not mine.windowed[group] and group < len(groups) and groups[group] < len(computed)
+        firsts.append(computed[groups[group]] * size if known else None)
     built = build((mine, meta.local_block_ids, firsts), (theirs, meta.remote.block_ids), meta.remote.num_tokens)
     if built is None:
         return None
