@@ -97,7 +97,8 @@ pub struct WireRequest {
 }
 
 impl WireRequest {
-    pub(super) fn of(name: &RequestName, chunks: Chunks) -> Self {
+    /// The request as it crosses the wire.
+    pub fn new(name: &RequestName, chunks: Chunks) -> Self {
         Self { name: name.as_str().to_owned(), bytes: chunks.bytes(), chunk_bytes: chunks.chunk_bytes() }
     }
 

@@ -138,11 +138,11 @@ const fn credit(state: State, step: Step, next: State, does: &'static str) -> Ro
 /// Every legal event of every state. What is not here is an error when the host does it, and ignored when a peer sends it.
 pub const TABLE: &[Row] = &[
     ring(State::Free, Step::Grant, State::Granted, "sends `grant`"),
+    ring(State::Free, Step::Read, State::Reading, "starts the read"),
     ring(State::Granted, Step::Shipped, State::Scattering, "starts the scatter"),
     ring(State::Granted, Step::ShippedLate, State::Free, "sends `consumed`"),
     ring(State::Granted, Step::Returned, State::Free, ""),
     ring(State::Granted, Step::Lost, State::Quarantined, "sends `grant` again now and then, to be answered"),
-    ring(State::Free, Step::Read, State::Reading, "starts the read"),
     ring(State::Reading, Step::ReadEnded, State::Scattering, "sends `consumed`, starts the scatter"),
     ring(State::Reading, Step::ReadDropped, State::Free, "sends `consumed`"),
     ring(State::Scattering, Step::Scattered, State::Free, "sends `consumed`, if the chunk was pushed"),
@@ -289,7 +289,7 @@ impl fmt::Display for Owner {
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Grant => "granted",
+            Self::Grant => "a grant",
             Self::Shipped => "`shipped`",
             Self::ShippedLate => "`shipped`, for nobody",
             Self::Returned => "returned",
@@ -298,8 +298,8 @@ impl fmt::Display for Step {
             Self::ReadDropped => "read failed, or for nobody",
             Self::Scattered => "scattered",
             Self::Gather => "a chunk's turn",
-            Self::Write => "gathered, to be written",
-            Self::Ship => "announced",
+            Self::Write => "gathered to be written",
+            Self::Ship => "gathered to be read, or written",
             Self::Dropped => "gathered, for nobody",
             Self::WriteEnded => "write ended",
             Self::Use => "a chunk's turn",

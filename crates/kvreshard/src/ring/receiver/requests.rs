@@ -58,7 +58,7 @@ impl Partner {
     }
 
     fn want(&self, ticket: Ticket, wanted: &Wanted) -> Message {
-        let request = WireRequest::of(&wanted.name, wanted.chunks);
+        let request = WireRequest::new(&wanted.name, wanted.chunks);
         Message::Want { ticket, floor: self.floor(), request, flow: self.flow }
     }
 
