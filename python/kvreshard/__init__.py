@@ -57,6 +57,7 @@ from kvreshard._core import (
     presets,
     route,
     verify,
+    verify_descriptors,
 )
 
 __all__ = [
@@ -110,4 +111,5 @@ __all__ = [
     "presets",
     "route",
     "verify",
+    "verify_descriptors",
 ]

@@ -58,6 +58,7 @@ __all__ = [
     "presets",
     "route",
     "verify",
+    "verify_descriptors",
 ]
 
 __version__: str
@@ -1139,6 +1140,31 @@ def verify(plans: Sequence[Plan], /) -> None:
     Raises:
         VerificationError: They do not fill it exactly.
         LayoutError: They do not go into one rank, in one direction.
+    """
+
+def verify_descriptors(
+    local: RankLayout,
+    remote: RankLayout,
+    local_list: npt.NDArray[np.uint64],
+    remote_list: npt.NDArray[np.uint64],
+    /,
+    *,
+    direction: _Direction = "read",
+) -> None:
+    """Proves of any list of descriptors that it stays inside one region on each side and writes no byte twice.
+
+    Says nothing of what the bytes mean: a list that another library made can be safe and still be wrong.
+
+    Args:
+        local: The rank that issues the transfer.
+        remote: The peer.
+        local_list: uint64 ``(N, 3)``, a row ``[address, bytes, device]``.
+        remote_list: The same; row ``i`` of both is one copy.
+        direction: ``read``: local is the destination; ``write``: local is the source.
+
+    Raises:
+        VerificationError: It does not; the error names side and address.
+        ValueError: The lists are not alike.
     """
 
 def plan(

@@ -3,6 +3,7 @@
 mod arrays;
 mod check;
 mod cost;
+mod descriptors;
 mod errors;
 mod format;
 mod layer;
@@ -43,6 +44,8 @@ mod _core {
     use crate::picture::{Picture, Piece};
     #[pymodule_export]
     use crate::pairing::Pairing;
+    #[pymodule_export]
+    use crate::descriptors::verify_descriptors;
     #[pymodule_export]
     use crate::plan::{Plan, plan, verify};
     #[pymodule_export]

@@ -46,7 +46,7 @@ def report_html(report: kvr.Report, /) -> str:
     """A report for a notebook: a row a finding."""
     rows = "".join(
         f'<tr><td style="color:{COLOURS[finding.severity]}">{finding.severity}</td>'
-        f'<td style="text-align:left">{escape(str(finding))}</td></tr>'
+        f'<td style="text-align:left">{escape(str(finding.error))}</td></tr>'
         for finding in report.findings
     )
     verdict = f"advice: {report.advice}" if report.accepted else "refused"

@@ -1,0 +1,186 @@
+"""`demo`, `doctor`, `calibrate`: what runs on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+import kvreshard as kvr
+from kvreshard.cli.output import REFUSED, dump, fail, say, table
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+PACKAGES = ("numpy", "nixl", "nixl-cu12", "nixl-cu13", "msgspec", "torch", "triton", "vllm", "typer", "rich", "jinja2")
+
+
+def demo(context: typer.Context) -> None:
+    """Moves KV cache between processes whose pages differ, and checks every byte; arguments as of its module."""
+    from kvreshard.demo.__main__ import main
+
+    raise typer.Exit(main(context.args))
+
+
+def calibrate(as_json: Json = False) -> None:
+    """Measures this machine's constants of the cost model, over NIXL."""
+    if importlib.util.find_spec("kvreshard.nixl.calibrate") is None or importlib.util.find_spec("nixl") is None:
+        fail("calibration needs kvreshard.nixl.calibrate and nixl: pip install 'kvreshard[nixl]'")
+    with logs_aside():
+        measured = importlib.import_module("kvreshard.nixl.calibrate").calibrate()
+    names = (
+        "read_post_ns",
+        "read_bytes_per_us",
+        "write_post_ns",
+        "write_bytes_per_us",
+        "pass_bytes_per_us",
+        "round_trip_ns",
+    )
+    values = {name: getattr(measured, name) for name in names}
+    if as_json:
+        dump(values)
+        return
+    rows = table("constant", "value", numbers=(1,))
+    for name, value in values.items():
+        rows.add_row(name, f"{value:,}")
+    say(rows)
+
+
+def doctor(
+    transfer: Annotated[bool, typer.Option(help="Try a small transfer between two agents.")] = True,
+    as_json: Json = False,
+) -> None:
+    """What is installed, what NIXL can load, whether a small transfer arrives, and known traps. Exit code 1 if not."""
+    versions = {name: _version(name) for name in PACKAGES}
+    found: dict[str, Any] = {
+        "kvreshard": kvr.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "packages": versions,
+        "environment": {
+            name: value for name, value in sorted(os.environ.items()) if name.startswith(("UCX_", "NIXL_"))
+        },
+        "plugins": None,
+        "transfer": None,
+    }
+    if importlib.util.find_spec("nixl") is not None:
+        with logs_aside():
+            found["plugins"] = _plugins()
+            found["transfer"] = _transfer() if transfer else None
+    found["traps"] = traps(found)
+    broken = found["transfer"] is not None and not found["transfer"]["right"]
+    if as_json:
+        dump(found)
+    else:
+        _print(found)
+    if broken:
+        raise typer.Exit(REFUSED)
+
+
+@contextlib.contextmanager
+def logs_aside() -> Iterator[None]:
+    """Sends what NIXL logs to standard error: it writes to standard output, and that is for answers."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _plugins() -> list[str] | str:
+    try:
+        from nixl._api import nixl_agent, nixl_agent_config
+
+        agent = nixl_agent("kvreshard-doctor", nixl_agent_config(backends=[]))
+        return sorted(agent.get_plugin_list())
+    except Exception as error:  # Whatever NIXL raises is what a person wants to read.
+        return f"{type(error).__name__}: {error}"
+
+
+def _transfer() -> dict[str, Any]:
+    """Moves three pages between two connectors of this process."""
+    import time
+
+    import numpy as np
+
+    try:
+        from kvreshard.nixl import Connector, Finished
+
+        page = kvr.PageFormat("h n k[d] v[d]", h=2, n=16, d=64, dtype="bf16")
+        pages = [np.zeros((8, page.page_bytes), np.uint8) for _ in range(2)]
+        pages[0][:] = np.random.default_rng(1).integers(0, 256, pages[0].shape, dtype=np.uint8)
+        with Connector("doctor-prefill") as prefill, Connector("doctor-decode") as decode:
+            for side, array in zip((prefill, decode), pages, strict=True):
+                side.add_layer("layers.0", array, page, totals={"h": 2})
+                side.publish(engine=side.name)
+            peer = decode.connect(prefill.metadata())
+            decode.read(peer, kvr.Request((0, 48), [kvr.Blocks([7, 3, 5])], [kvr.Blocks([5, 6, 2])]), id="doctor")
+            end = time.monotonic() + 20
+            while not (events := decode.poll()):
+                prefill.poll()
+                if time.monotonic() > end:
+                    return {"right": False, "said": "no transfer within 20 s"}
+        event = events[0]
+        if not isinstance(event, Finished):
+            return {"right": False, "said": str(event)}
+        right = all((pages[1][here] == pages[0][there]).all() for here, there in ((7, 5), (3, 6), (5, 2)))
+        return {"right": right, "said": f"{event.bytes:,} bytes {'as sent' if right else 'and not as sent'}"}
+    except Exception as error:  # As above: the text is the diagnosis.
+        return {"right": False, "said": f"{type(error).__name__}: {error}"}
+
+
+def traps(found: dict[str, Any]) -> list[str]:
+    """What is known to go wrong on a machine like this."""
+    said = []
+    packages = found["packages"]
+    if packages["nixl"] is None:
+        said.append("nixl is not installed: planning works, transfers do not (pip install 'kvreshard[nixl]')")
+    elif tuple(int(part) for part in packages["nixl"].split(".")[:2]) < (1, 5):
+        said.append("nixl is older than 1.5: it takes no strided rows, so lists are longer (Plan.local_flat)")
+    if packages["nixl"] and not (packages["nixl-cu12"] or packages["nixl-cu13"]):
+        said.append("nixl without nixl-cu12 or nixl-cu13: its import fails")
+    if (os.cpu_count() or 1) <= 2:
+        said.append("two cores or fewer: NIXL's progress threads spin, and several agents slow one another down")
+    tls = found["environment"].get("UCX_TLS", "")
+    if tls and "cuda" not in tls and packages["torch"]:
+        said.append(f"UCX_TLS={tls} names no CUDA transport: device memory goes the long way or not at all")
+    if sys.platform != "linux":
+        said.append(f"NIXL runs on Linux; this is {sys.platform}")
+    return said
+
+
+def _print(found: dict[str, Any]) -> None:
+    say(f"kvreshard {found['kvreshard']}, Python {found['python']} on {found['machine']}")
+    rows = table("package", "version")
+    for name, version in found["packages"].items():
+        rows.add_row(name, version or "not installed")
+    say(rows)
+    plugins = found["plugins"]
+    if plugins is not None:
+        say(f"NIXL plugins: {plugins if isinstance(plugins, str) else ', '.join(plugins) or 'none'}")
+    for name, value in found["environment"].items():
+        say(f"{name}={value}")
+    if found["transfer"] is not None:
+        said = found["transfer"]
+        say(f"a small transfer: {'right' if said['right'] else 'WRONG'}, {said['said']}")
+    for trap in found["traps"]:
+        say(f"trap: {trap}")
+    if not found["traps"]:
+        say("no known traps")
