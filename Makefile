@@ -17,7 +17,7 @@ export CARGO_TERM_PROGRESS_WHEN := never
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: $(DEMO)/built ## Build, then move KV cache through NIXL between processes that lay it out differently
@@ -63,6 +63,14 @@ lint: $(TEST)/built ## Style and types only, with what can be mended mended
 bench: $(TEST)/built ## Measure the planner (criterion) and the Python benches under benches/
 	cargo bench --locked -p kvreshard
 	@set -e; for bench in benches/*.py; do [ -e "$$bench" ] || continue; set -x; $(TEST)/bin/python "$$bench"; { set +x; } 2>/dev/null; done
+
+.PHONY: test-gpu
+test-gpu: $(TEST)/built ## The tests that need a GPU
+	$(TEST)/bin/python -m pytest tests/gpu
+
+.PHONY: bench-gpu
+bench-gpu: $(TEST)/built ## Measure the kernels on a GPU, every byte checked
+	$(TEST)/bin/python benches/gpu_kernels.py
 
 .PHONY: fuzz
 fuzz: tools-present ## Fuzz every target for SECONDS each, 60 where not given (needs cargo-fuzz; any toolchain will do)

@@ -5,29 +5,24 @@ The Triton kernels run under Triton's interpreter here; `tests/gpu` runs the sam
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import product
-from typing import Any, Literal
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, assume, given, note, settings
-from numpy.typing import NDArray
+from hypothesis import HealthCheck, given, settings
 
 import kvreshard as kvr
-from kvreshard.kernels import Mover, mover
-from kvreshard.kernels.blocks import Config
-from tests.convert import to_rank, to_request
-from tests.oracle.model import Rank, Region
+from kvreshard.kernels import mover
+from kvreshard.kernels.blocks import Blocks, Config, blocks
+from tests.convert import to_rank
+from tests.movers import CONVERSIONS, FORMATS, PAIRS, STRATEGIES, Backend, Strategy, between, check, check_random
 from tests.strategies import Transfer, transfers
 
-Backend = Literal["host", "torch", "triton"]
 BACKENDS: list[Backend] = ["host", "torch", "triton"]
-Strategy = Literal["packed", "landed"]
-STRATEGIES: list[Strategy] = ["packed", "landed"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -36,162 +31,6 @@ def interpreted() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_INTERPRET", "1")
         yield
-
-
-def memory(sizes: Sequence[int], seed: int) -> list[torch.Tensor]:
-    """Random bytes, each region an allocation of its own."""
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randint(0, 256, (size,), dtype=torch.uint8, generator=generator) for size in sizes]
-
-
-@dataclass
-class Sides:
-    """A plan between real memory, and what its destination has to hold in the end."""
-
-    plan: kvr.Plan
-    request: kvr.Request
-    source: list[torch.Tensor]
-    target: list[torch.Tensor]
-
-    def expected(self, pairing: kvr.Pairing) -> list[NDArray[np.uint8]]:
-        """The destination after the rows that the request's ids name were copied one by one."""
-        after = [tensor.numpy().copy() for tensor in self.target]
-        for part in range(len(self.plan.parts)):
-            local, remote = pairing.ids(part=part)
-            here, there = self.plan.local_flat(part=part)[local], self.plan.remote_flat(part=part)[remote]
-            for (to, length, _), (start, _, _) in zip(here.tolist(), there.tolist(), strict=True):
-                into, source = at(self.target, to), at(self.source, start)
-                taken = self.source[source[0]].numpy()[source[1] : source[1] + length]
-                after[into[0]][into[1] : into[1] + length] = taken
-        return after
-
-
-def at(tensors: list[torch.Tensor], address: int) -> tuple[int, int]:
-    """Which tensor an address lies in, and where."""
-    for index, tensor in enumerate(tensors):
-        if 0 <= address - tensor.data_ptr() < tensor.numel():
-            return index, address - tensor.data_ptr()
-    raise IndexError(f"{address:#x} lies in no tensor")
-
-
-def made(tiles: kvr.Tiles, tensors: list[torch.Tensor], backend: Backend, config: Config | None) -> Mover:
-    if config is None:
-        return mover(tiles, tensors, backend)
-    from kvreshard.kernels.triton_backend import TritonMover
-
-    return TritonMover(tiles, tensors, config)
-
-
-def moved(sides: Sides, strategy: Strategy, backend: Backend, chunk: int, config: Config | None = None) -> None:
-    """Moves the request through a buffer of `chunk` bytes, or as large as one page needs."""
-    pairing = sides.plan.pair(sides.request)
-    if strategy == "packed":
-        gather, scatter = sides.plan.packed_tiles("remote"), sides.plan.packed_tiles("local")
-        chunk = max([chunk, *scatter.lanes[:, 5].tolist()])
-        source = made(gather, sides.source, backend, config)
-        target = made(scatter, sides.target, backend, config)
-        both = zip(pairing.chunks(gather, chunk), pairing.chunks(scatter, chunk), strict=True)
-        for sent, received in both:
-            assert sent.bytes == received.bytes <= chunk
-            buffer = torch.full((chunk + 3,), 0xA5, dtype=torch.uint8)
-            source.gather(sent, buffer[: sent.bytes])
-            assert (buffer[sent.bytes :] == 0xA5).all(), "the gather wrote past the chunk"
-            target.scatter(received, buffer[: sent.bytes])
-        return
-    landed = sides.plan.landed()
-    chunk = max([chunk, *landed.spans])
-    target = made(landed.tiles, sides.target, backend, config)
-    for part in pairing.landed_chunks(landed, chunk):
-        buffer = torch.full((part.bytes,), 0xA5, dtype=torch.uint8)
-        local, remote = part.reads(buffer.data_ptr())
-        for (to, length, _), (start, _, _) in zip(local.tolist(), remote.tolist(), strict=True):
-            index, place = at(sides.source, start)
-            into = to - buffer.data_ptr()
-            buffer[into : into + length] = sides.source[index][place : place + length]
-        target.scatter(part, buffer)
-
-
-def check(
-    sides: Sides, strategy: Strategy, backend: Backend, chunk: int = 1 << 16, config: Config | None = None
-) -> None:
-    expected = sides.expected(sides.plan.pair(sides.request))
-    moved(sides, strategy, backend, chunk, config)
-    for found, wanted in zip(sides.target, expected, strict=True):
-        assert np.array_equal(found.numpy(), wanted)
-
-
-# Presets ------------------------------------------------------------------------------------------------------------
-
-SIZES: dict[str, Any] = {"h": 2, "n": 16, "d": 64}
-STATES: dict[str, dict[str, Any]] = {
-    "mamba1": {"cx": 8, "t": 3, "s": 4},
-    "mamba2": {"cx": 8, "cb": 4, "t": 3, "h": 2, "p": 4, "s": 8},
-    "gdn": {"cq": 8, "cv": 4, "t": 3, "h": 2, "dv": 4, "dk": 8},
-    "short-conv": {"cx": 8, "t": 3},
-    "linear-attention": {"h": 2, "dk": 4, "dv": 8},
-}
-"""Parameters of the presets that have no tokens."""
-
-
-def presets() -> dict[str, kvr.PageFormat]:
-    """Every preset, small, by name; those of states in both orders of their convolution."""
-    found = {}
-    for name in kvr.presets():
-        if name in STATES:
-            found[name] = kvr.preset(name, **STATES[name])
-            if name != "linear-attention":
-                found[f"{name}-sd"] = kvr.preset(name, **STATES[name], order="sd")
-            continue
-        for parameters in (SIZES, {"n": 16, "d": 64}, {"n": 16}, {"n": 64}):
-            try:
-                found[name] = kvr.preset(name, **parameters)
-                break
-            except kvr.FormatError:
-                continue
-    return found
-
-
-FORMATS = presets()
-SHARDED = ("h", "cx", "cb", "cc", "cq", "ck", "cv")
-
-
-def between(source: kvr.PageFormat, target: kvr.PageFormat, layers: int = 2, pages: int = 5) -> Sides:
-    """Pages of `source` to pages of `target`, `layers` of them, the pages scattered."""
-
-    def rank(form: kvr.PageFormat, engine: str, seed: int) -> tuple[kvr.RankLayout, list[torch.Tensor]]:
-        tensors = memory([pages * form.page_bytes] * layers, seed)
-        made = [
-            kvr.Layer(
-                f"layers.{index}",
-                [kvr.Segment(kvr.Region(tensor.data_ptr(), tensor.numel()), form, pages=pages)],
-                totals={axis: form.extents[axis] for axis in SHARDED if axis in form.extents},
-            )
-            for index, tensor in enumerate(tensors)
-        ]
-        groups = [kvr.Group("tokens" if "n" in form.extents else "state")]
-        return kvr.RankLayout(engine=engine, layers=made, groups=groups), tensors
-
-    there, sent = rank(source, "prefill", 1)
-    here, received = rank(target, "decode", 2)
-    plan = kvr.plan(here, there)
-    tokens = 3 * target.extents.get("n", 1)
-    request = kvr.Request((0, tokens), [kvr.Blocks([4, 0, 2])], [kvr.Blocks([1, 3, 0])])
-    return Sides(plan, request, sent, received)
-
-
-def compatible() -> list[tuple[str, str]]:
-    """The pairs of presets that hold the same components, in other places."""
-    found = []
-    for source, target in product(FORMATS, FORMATS):
-        try:
-            between(FORMATS[source], FORMATS[target])
-        except kvr.Error:
-            continue
-        found.append((source, target))
-    return found
-
-
-PAIRS = compatible()
 
 
 def test_most_presets_meet_another() -> None:
@@ -209,78 +48,109 @@ def test_every_pair_of_presets(strategy: Strategy, backend: Backend) -> None:
         check(between(FORMATS[source], FORMATS[target], layers), strategy, backend)
 
 
-CONVERSIONS = [
-    ("packed-hnd", "aiter-shuffle"),
-    ("aiter-shuffle", "packed-hnd"),
-    ("packed-hnd", "rocm-attn"),
-    ("packed-hnd", "packed-nhd"),
-    ("packed-nhd", "cpu-amx"),
-    ("nvfp4-flashinfer", "nvfp4-flashinfer-swizzled"),
-]
-
-
 @pytest.mark.parametrize("config", [Config(bytes=512), Config(staged=False), Config(bytes=1024, evict=True)])
 @pytest.mark.parametrize("pair", CONVERSIONS, ids="-to-".join)
 def test_variants_of_the_triton_kernel(pair: tuple[str, str], config: Config) -> None:
     for strategy in STRATEGIES:
-        check(between(*(FORMATS[name] for name in pair), layers=1), strategy, "triton", config=config)
+        source, target = (FORMATS[name] for name in pair)
+        check(between(source, target, layers=1), strategy, "triton", config=config)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("h", "n", "d"), [(3, 16, 24), (5, 48, 56), (1, 16, 8)])
 def test_extents_that_are_not_powers_of_two(h: int, n: int, d: int, backend: Backend) -> None:
     for source, target in [("packed-hnd", "aiter-shuffle"), ("rocm-attn", "packed-nhd")]:
-        forms = [kvr.preset(name, h=h, n=n, d=d) for name in (source, target)]
+        there, here = (kvr.preset(name, h=h, n=n, d=d) for name in (source, target))
         for strategy in STRATEGIES:
-            check(between(*forms, layers=1), strategy, backend)
+            check(between(there, here, layers=1), strategy, backend)
 
 
-# Random nests -------------------------------------------------------------------------------------------------------
+def test_blocks_that_reach_over_the_end_of_a_digit() -> None:
+    """Blocks smaller than odd extents: the last one of each digit is masked, the others are not."""
+    there, here = (kvr.preset(name, h=1, n=112, d=56) for name in ("packed-hnd", "packed-nhd"))
+    other = kvr.preset("rocm-attn", h=1, n=112, d=56)
+    for source, target in [(there, other), (other, there), (there, here)]:
+        for strategy in STRATEGIES:
+            check(between(source, target, layers=1), strategy, "triton", config=Config(bytes=1024))
 
 
-def real(transfer: Transfer) -> Sides:
-    """The transfer in real memory, as a read."""
+def programs(cut: Blocks) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
+    """Where each program of a tile loads and stores, and the (load, store) offsets of its bytes."""
+    steps = [[(i * d.load, i * d.store, i) for i in range(0, d.extent, d.block)] for d in (*cut.inner, *cut.outer)]
+    for starts in itertools.product(*steps):
+        load = cut.load + cut.width * sum(start[0] for start in starts)
+        store = cut.store + cut.width * sum(start[1] for start in starts)
+        turns = [
+            [(j * d.load, j * d.store) for j in range(min(d.block, d.extent - start[2]))]
+            for d, start in zip(cut.inner, starts, strict=False)
+        ]
+        pairs = [
+            (load + cut.width * sum(p[0] for p in point) + byte, store + cut.width * sum(p[1] for p in point) + byte)
+            for point in itertools.product(*turns)
+            for byte in range(cut.width)
+        ]
+        yield load, store, pairs
 
-    def rank(of: Rank, engine: str, seed: int) -> tuple[kvr.RankLayout, list[torch.Tensor]]:
-        tensors = memory([region.bytes for region in of.regions], seed)
-        regions = tuple(Region(tensor.data_ptr(), tensor.numel()) for tensor in tensors)
-        return to_rank(dataclasses.replace(of, regions=regions), engine), tensors
 
-    local, received = rank(transfer.local, "local", 1)
-    remote, sent = rank(transfer.remote, "remote", 2)
-    return Sides(kvr.plan(local, remote), to_request(transfer.request), sent, received)
+def tile_bytes(tile: kvr.Tile) -> list[tuple[int, int]]:
+    """The (page, buffer) offset of every byte of a tile."""
+    turns = [[(i * page, i * buffer) for i in range(extent)] for extent, page, buffer in tile.loops]
+    return [
+        (tile.page + sum(p[0] for p in point) + byte, tile.buffer + sum(p[1] for p in point) + byte)
+        for point in itertools.product(*turns)
+        for byte in range(tile.run)
+    ]
 
 
-def random_transfer(transfer: Transfer, backend: Backend) -> None:
-    note(f"{transfer}")
-    sides = real(transfer)
-    assume(sides.plan.pair(sides.request).fits_rows)
-    for strategy in STRATEGIES:
-        check(sides, strategy, backend, chunk=512)
+@pytest.mark.parametrize("config", [Config(bytes=256), Config(), Config(staged=False)])
+def test_blocks_cover_each_byte_once(config: Config) -> None:
+    for source, target in CONVERSIONS:
+        plan = between(FORMATS[source], FORMATS[target], layers=1).plan
+        check_blocks(plan.packed_tiles("remote"), True, config)
+        check_blocks(plan.landed().tiles, False, config)
+
+
+def check_blocks(tiles: kvr.Tiles, gather: bool, config: Config) -> None:
+    """The alignment given to the compiler is trusted there: a wrong one faults on a device, and nowhere else."""
+    for tile in itertools.chain.from_iterable(tiles.shapes):
+        cut = blocks(tile, gather=gather, page_align=16, buffer_align=16, config=config)
+        found = list(programs(cut))
+        assert len(found) == cut.programs
+        assert math.prod(digit.block for digit in cut.inner) * cut.width <= config.bytes
+        for load, store, _ in found:
+            assert load % cut.load_align == store % cut.store_align == 0
+        wanted = [pair if gather else pair[::-1] for pair in tile_bytes(tile)]
+        assert sorted(itertools.chain.from_iterable(pairs for _, _, pairs in found)) == sorted(wanted)
 
 
 some = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 
 
+@settings(some, max_examples=60)
+@given(transfers())
+def test_blocks_of_random_tiles(transfer: Transfer) -> None:
+    plan = kvr.plan(to_rank(transfer.local, "local"), to_rank(transfer.remote, "remote"))
+    for config in (Config(bytes=64), Config()):
+        check_blocks(plan.packed_tiles("remote"), True, config)
+        check_blocks(plan.landed().tiles, False, config)
+
+
 @settings(some, max_examples=150)
 @given(transfers())
 def test_random_nests_on_the_host(transfer: Transfer) -> None:
-    random_transfer(transfer, "host")
+    check_random(transfer, "host")
 
 
 @settings(some, max_examples=100)
 @given(transfers())
 def test_random_nests_in_torch(transfer: Transfer) -> None:
-    random_transfer(transfer, "torch")
+    check_random(transfer, "torch")
 
 
 @settings(some, max_examples=40)
 @given(transfers())
 def test_random_nests_in_triton(transfer: Transfer) -> None:
-    random_transfer(transfer, "triton")
-
-
-# Refusals -----------------------------------------------------------------------------------------------------------
+    check_random(transfer, "triton")
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -330,9 +200,6 @@ def test_the_host_backend_takes_arrays_and_addresses() -> None:
     mover(gather, arrays).gather(sent, buffer)
     mover(scatter, regions).scatter(received, buffer)
     assert all(np.array_equal(a.numpy(), b) for a, b in zip(sides.target, expected, strict=True))
-
-
-# What the planner hands over ----------------------------------------------------------------------------------------
 
 
 def test_layers_of_one_group_share_their_pages() -> None:
