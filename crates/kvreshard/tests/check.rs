@@ -396,3 +396,32 @@ fn differences_are_told_in_words() {
         ]
     );
 }
+
+#[test]
+fn pages_that_hardly_line_up_take_bounded_work() {
+    let side = |notation, states| {
+        let rank = Rank::new("e", (0, 1), notation, 1, &[("d", 1024)]);
+        Rank { heads: None, dtype: "u8", layers: 1, extents: vec![("n", states), ("d", 1024)], ..rank }.build()
+    };
+    // 506 pairs of pages in a period, up to 257,024 single bytes between each: not all of them are written out.
+    let (local, remote) = (side("k[n d]", 251), side("k[d n]", 256));
+    let plan = Plan::new(&local, &remote, Direction::Read).unwrap();
+    assert_eq!(plan.summary().unwrap().runs, 251 * 256 * 1024);
+    assert!(matches!(plan.prepare(), Err(Error::Limit { limit: 4_194_304, .. })));
+    assert!(check(&local, &remote, &Options::default()).is_accepted());
+    // A period of 2^32 states and 131,070 pieces.
+    let (local, remote) = (side("k[n d]", 65_535), side("k[n d]", 65_536));
+    assert!(matches!(Plan::new(&local, &remote, Direction::Read), Err(Error::Limit { limit: 65_536, .. })));
+    let report = check(&local, &remote, &Options::default());
+    assert!(
+        matches!(report.raise(), Err(Error::Limit { what, .. }) if what.starts_with("layer layers.0: pieces")),
+        "{report}"
+    );
+    // An axis that the two sides cut everywhere.
+    let axis = |notation| {
+        let rank = Rank::new("e", (0, 1), notation, 1, &[]);
+        Rank { heads: None, dtype: "u8", layers: 1, extents: vec![("n", 1), ("d", 1 << 20)], ..rank }.build()
+    };
+    let (local, remote) = (axis("n k[d/2 d%2 2]"), axis("n k[d%2 d/2 2]"));
+    assert!(matches!(Plan::new(&local, &remote, Direction::Read), Err(Error::Limit { .. })));
+}

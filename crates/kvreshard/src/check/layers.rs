@@ -251,8 +251,7 @@ fn count(
     let (mut runs, mut bytes) = (0, 0);
     for these in matches.chunk_by(|a, b| Match::segments(a) == Match::segments(b)) {
         for cell in &period.cells {
-            let copies = copies_of(these, group.kind(), &cell.spans(None)?)?;
-            work.spend(&copies)?;
+            let copies = copies_of(these, group.kind(), &cell.spans(None)?, work)?;
             for copy in &copies {
                 runs = add(runs, copy.runs()?, "runs of a layer")?;
                 bytes = add(bytes, mul(copy.runs()?, copy.run, "bytes of a layer")?, "bytes of a layer")?;

@@ -6,10 +6,12 @@ use crate::units::{add, mul, sub, wide};
 
 use super::joiner::{Joiner, Placed};
 use super::pairing::{CellPages, Pairing};
-use super::rows::{Prepared, Row, Strand, region};
+use super::rows::{MAX_ROWS, Prepared, Row, Strand, region};
 use crate::plan::build::copies_of;
+use crate::plan::copy::bounded;
 use crate::plan::lane::Track;
 use crate::plan::matching::match_layers;
+use crate::plan::work::Work;
 
 /// One descriptor pair: `length` bytes at each address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -283,7 +285,10 @@ impl Pairing {
                         let mut copies = Vec::new();
                         for these in matches.chunk_by(|a, b| a.segments() == b.segments()) {
                             if let Some(first) = these.first() {
-                                copies.push((first.segments(), copies_of(these, groups.kind, &spans)?));
+                                copies.push((
+                                    first.segments(),
+                                    copies_of(these, groups.kind, &spans, &mut Work::default())?,
+                                ));
                             }
                         }
                         known.push((layers.kind, copies));
@@ -320,7 +325,10 @@ type SegmentCopies = ((usize, usize), Vec<Copy>);
 
 fn place(copies: &[Copy], base: Run, regions: (usize, usize), placed: &mut Vec<Placed>) -> Result<()> {
     let mut runs = Vec::new();
+    let mut count = wide(placed.len());
     for copy in copies {
+        count = add(count, copy.runs()?, "runs of a request")?;
+        bounded("runs of a request's partly wanted pages", count, MAX_ROWS)?;
         copy.expand(&mut runs)?;
     }
     for run in runs {

@@ -10,9 +10,10 @@ use crate::error::{Result, Side};
 use crate::layout::MemoryKind;
 use crate::plan::LayerPair;
 use crate::plan::axis::Span;
-use crate::plan::copy::{Run, join, merge};
+use crate::plan::copy::{MAX_EXACT_RUNS, Run, bounded, join, merge};
 use crate::plan::lane::Track;
 use crate::plan::matching::match_layers;
+use crate::plan::work::Work;
 use crate::units::{Interval, add};
 
 use super::lists::address;
@@ -83,7 +84,9 @@ impl Pairing {
         for one in match_layers(here, there, layers.take.as_deref())? {
             let (local, remote) = one.segments();
             let mut runs = Vec::new();
-            for copy in merge(one.bytes_of(side, kind, &[span])?)? {
+            let mut work = Work::default();
+            for copy in merge(one.bytes_of(side, kind, &[span], &mut work)?, &mut work)? {
+                bounded("runs to clear in one page", copy.runs()?, MAX_EXACT_RUNS)?;
                 copy.expand(&mut runs)?;
             }
             found.push((if side == Side::Local { local } else { remote }, runs));

@@ -8,6 +8,7 @@ use crate::format::Digit;
 use crate::units::{add, div, mul, rem, sub, wide};
 
 use super::copy::{Copy, Loop, compress};
+use super::work::Work;
 
 /// The most cuts of one axis; a nest that needs more is refused rather than planned for minutes.
 pub(crate) const MAX_CUTS: usize = 65_536;
@@ -22,7 +23,13 @@ pub(crate) struct Span {
 
 /// The copies of `element` bytes that take every index of `spans` from one side's place to the other's. `local` and `remote` are
 /// the axis's digits in increasing scale.
-pub(crate) fn refine(local: &[Digit], remote: &[Digit], spans: &[Span], element: u64) -> Result<Vec<Copy>> {
+pub(crate) fn refine(
+    local: &[Digit],
+    remote: &[Digit],
+    spans: &[Span],
+    element: u64,
+    work: &mut Work,
+) -> Result<Vec<Copy>> {
     let mut cuts = Vec::with_capacity(spans.len());
     for span in spans {
         let mut done = 0;
@@ -47,6 +54,7 @@ pub(crate) fn refine(local: &[Digit], remote: &[Digit], spans: &[Span], element:
             done = add(done, len, "axis index")?;
         }
     }
+    work.look_at(wide(cuts.len()))?;
     if cuts.len() > 1 { compress(cuts) } else { Ok(cuts) }
 }
 

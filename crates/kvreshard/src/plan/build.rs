@@ -169,9 +169,8 @@ impl<'a> Builder<'a> {
             let Some((local, remote)) = these.first().map(Match::segments) else { continue };
             let mut cells = Vec::with_capacity(groups.period.cells.len());
             for cell in &groups.period.cells {
-                let nests = nests_of(these, groups.kind, &cell.spans(None)?)?;
-                let copies: Arc<[Copy]> = merge(nests.clone())?.into();
-                self.work.spend(&copies)?;
+                let nests = nests_of(these, groups.kind, &cell.spans(None)?, &mut self.work)?;
+                let copies: Arc<[Copy]> = merge(nests.clone(), &mut self.work)?.into();
                 let nests = fewer(&copies, nests);
                 cells.push((copies, nests));
             }
@@ -220,17 +219,28 @@ pub(crate) fn group_disagreements(layer: &str, local: &Group, remote: &Group) ->
 }
 
 /// What matches carry for the given stretches of states, in the fewest runs.
-pub(crate) fn copies_of(matches: &[Match<'_>], kind: GroupKind, spans: &[super::axis::Span]) -> Result<Vec<Copy>> {
-    merge(nests_of(matches, kind, spans)?)
+pub(crate) fn copies_of(
+    matches: &[Match<'_>],
+    kind: GroupKind,
+    spans: &[super::axis::Span],
+    work: &mut Work,
+) -> Result<Vec<Copy>> {
+    merge(nests_of(matches, kind, spans, work)?, work)
 }
 
 /// What matches carry for the given stretches of states, as nests.
-fn nests_of(matches: &[Match<'_>], kind: GroupKind, spans: &[super::axis::Span]) -> Result<Vec<Copy>> {
+fn nests_of(
+    matches: &[Match<'_>],
+    kind: GroupKind,
+    spans: &[super::axis::Span],
+    work: &mut Work,
+) -> Result<Vec<Copy>> {
     let mut copies = Vec::new();
     for one in matches {
-        copies.extend(one.copies(kind, spans)?);
+        copies.extend(one.copies(kind, spans, work)?);
         bounded("copies of one pair of segments", wide(copies.len()), 1 << 18)?;
     }
+    work.look_at(wide(copies.len()))?;
     nests(copies)
 }
 

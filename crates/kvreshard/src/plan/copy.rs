@@ -11,6 +11,8 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::units::{add, mul, wide};
 
+use super::work::Work;
+
 /// Over this many runs in one lane, runs are no longer merged one by one: descriptors that many a page are not worth sending,
 /// and tiles are made from the loops.
 pub(crate) const MAX_EXACT_RUNS: u64 = 1 << 18;
@@ -168,9 +170,9 @@ pub(crate) fn nests(mut copies: Vec<Copy>) -> Result<Vec<Copy>> {
 
 /// The same bytes in the fewest runs there are: every run of the nests is written out and joined with the one it touches, up to
 /// [`MAX_EXACT_RUNS`]. Descriptors want these. Where elements of a transposition touch by chance, one nest becomes several.
-pub(crate) fn merge(copies: Vec<Copy>) -> Result<Vec<Copy>> {
+pub(crate) fn merge(copies: Vec<Copy>, work: &mut Work) -> Result<Vec<Copy>> {
     let runs = copies.iter().try_fold(0, |sum, copy| add(sum, copy.runs()?, "runs of a lane"))?;
-    if runs <= 1 || runs > MAX_EXACT_RUNS {
+    if runs <= 1 || runs > MAX_EXACT_RUNS || !work.affords(runs) {
         return Ok(copies);
     }
     let mut expanded = Vec::new();

@@ -11,6 +11,7 @@ use crate::units::sub;
 
 use super::axis::{Span, refine};
 use super::copy::{Copy, bounded};
+use super::work::Work;
 
 /// The most copies that one pair of segments may need before they are merged.
 const MAX_COPIES: u64 = 65_536;
@@ -224,26 +225,33 @@ impl Match<'_> {
     }
 
     /// The copies that carry this component for the states in `tokens`.
-    pub(crate) fn copies(&self, kind: GroupKind, tokens: &[Span]) -> Result<Vec<Copy>> {
-        self.walk(self.local, self.remote, self.share, kind, tokens)
+    pub(crate) fn copies(&self, kind: GroupKind, tokens: &[Span], work: &mut Work) -> Result<Vec<Copy>> {
+        self.walk((self.local, self.remote), self.share, kind, tokens, work)
     }
 
     /// Where this component's bytes of the states in `tokens` lie on one side: copies of that side onto itself.
-    pub(crate) fn bytes_of(&self, side: Side, kind: GroupKind, tokens: &[Span]) -> Result<Vec<Copy>> {
+    pub(crate) fn bytes_of(
+        &self,
+        side: Side,
+        kind: GroupKind,
+        tokens: &[Span],
+        work: &mut Work,
+    ) -> Result<Vec<Copy>> {
         let (component, at) = match side {
             Side::Local => (self.local, self.share.local),
             Side::Remote => (self.remote, self.share.remote),
         };
-        self.walk(component, component, Span { local: at, remote: at, len: self.share.len }, kind, tokens)
+        let share = Span { local: at, remote: at, len: self.share.len };
+        self.walk((component, component), share, kind, tokens, work)
     }
 
     fn walk(
         &self,
-        local: &Component,
-        remote: &Component,
+        (local, remote): (&Component, &Component),
         share: Span,
         kind: GroupKind,
         tokens: &[Span],
+        work: &mut Work,
     ) -> Result<Vec<Copy>> {
         let element = local.dtype().bytes();
         let mut copies = vec![Copy { run: element, loops: Vec::new(), local: local.base(), remote: remote.base() }];
@@ -252,12 +260,12 @@ impl Match<'_> {
         for axis in axes.chain(others) {
             let (here, there) = (digits_of(local, axis), digits_of(remote, axis));
             let along = if Some(axis) == self.axis.as_ref() {
-                refine(here, there, &[share], element)?
+                refine(here, there, &[share], element, work)?
             } else if axis.as_ref() == TOKEN_AXIS && kind == GroupKind::Tokens {
-                refine(here, there, tokens, element)?
+                refine(here, there, tokens, element, work)?
             } else {
                 let len = local.extent(axis.as_ref()).unwrap_or(1);
-                refine(here, there, &[Span { local: 0, remote: 0, len }], element)?
+                refine(here, there, &[Span { local: 0, remote: 0, len }], element, work)?
             };
             let product = copies.len().saturating_mul(along.len());
             bounded("copies of one component", crate::units::wide(product), MAX_COPIES)?;

@@ -20,7 +20,7 @@ use sha2::{Digest as _, Sha256};
 
 pub use copy::{Copy, Loop, Run};
 pub use matching::Take;
-pub use work::{MAX_PLAN_LANES, MAX_PLAN_RUNS};
+pub use work::{MAX_PLAN_COPIES, MAX_PLAN_LANES, MAX_PLAN_RUNS};
 
 use crate::error::{Error, Result, Side};
 use crate::layout::{GroupKind, RankLayout, Shares};

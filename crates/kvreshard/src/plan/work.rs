@@ -1,12 +1,15 @@
 //! How much work one plan may be. Page sizes and nests come from a peer, so what they can ask for is bounded, not only its size.
 
 use crate::error::Result;
-use crate::units::wide;
 
-use super::copy::{Copy, MAX_EXACT_RUNS, bounded};
+use super::copy::bounded;
 
-/// The most runs that are written out, one by one, over a whole plan.
-pub const MAX_PLAN_RUNS: u64 = 1 << 24;
+/// The most runs that are written out one by one over a whole plan, to join those that touch. Beyond it copies stay as loops, and
+/// runs that touch only across copies stay apart.
+pub const MAX_PLAN_RUNS: u64 = 1 << 22;
+
+/// The most copies that a plan looks at, over all pairs of segments and all cells of a period.
+pub const MAX_PLAN_COPIES: u64 = 1 << 21;
 
 /// The most pairs of page stretches between which a plan moves bytes: layers times segments times cells of a period.
 pub const MAX_PLAN_LANES: u64 = 1 << 18;
@@ -15,18 +18,14 @@ pub const MAX_PLAN_LANES: u64 = 1 << 18;
 #[derive(Debug, Default)]
 pub(crate) struct Work {
     runs: u64,
+    copies: u64,
 }
 
 impl Work {
-    /// Counts the copies of one pair of segments in one cell of a period, with the runs that merging wrote out.
-    pub(crate) fn spend(&mut self, copies: &[Copy]) -> Result<()> {
-        // An empty cell was looked at too.
-        self.runs = self.runs.saturating_add(1);
-        for copy in copies {
-            let written = copy.runs()?.min(MAX_EXACT_RUNS);
-            self.runs = self.runs.saturating_add(written).saturating_add(wide(copy.loops.len()));
-        }
-        bounded("runs to work out for one plan", self.runs, MAX_PLAN_RUNS)
+    /// Counts `copies` of one pair of segments in one cell of a period; an empty cell was looked at too.
+    pub(crate) fn look_at(&mut self, copies: u64) -> Result<()> {
+        self.copies = self.copies.saturating_add(copies).saturating_add(1);
+        bounded("copies to work out for one plan", self.copies, MAX_PLAN_COPIES)
     }
 
     /// Whether `runs` more may still be written out; they count as spent if so.
