@@ -25,8 +25,13 @@ struct Kind {
 struct SegmentPair {
     local: usize,
     remote: usize,
-    /// In the fewest runs, and as nests.
-    cells: Vec<(Arc<[Copy]>, Arc<[Copy]>)>,
+    cells: Vec<Carried>,
+}
+
+/// What one cell carries: in the fewest runs, and as nests.
+struct Carried {
+    copies: Arc<[Copy]>,
+    nests: Arc<[Copy]>,
 }
 
 /// Plans everything that both sides hold.
@@ -113,7 +118,7 @@ impl<'a> Builder<'a> {
             let there = remote.1.segments().get(segments.remote);
             let (Some(here), Some(there)) = (here, there) else { continue };
             let (here, there) = (Track::new(self.local, here)?, Track::new(self.remote, there)?);
-            for (cell, (copies, nests)) in segments.cells.iter().enumerate() {
+            for (cell, Carried { copies, nests }) in segments.cells.iter().enumerate() {
                 if copies.is_empty() {
                     continue;
                 }
@@ -172,7 +177,7 @@ impl<'a> Builder<'a> {
                 let nests = nests_of(these, groups.kind, &cell.spans(None)?, &mut self.work)?;
                 let copies: Arc<[Copy]> = merge(nests.clone(), &mut self.work)?.into();
                 let nests = fewer(&copies, nests);
-                cells.push((copies, nests));
+                cells.push(Carried { copies, nests });
             }
             segments.push(SegmentPair { local, remote, cells });
         }
