@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+from tests.vllm.conftest import NEEDS_VLLM
 from tests.vllm.harness import set_environment
 
+if not os.environ.get("KVRESHARD_TEST_VLLM"):
+    pytest.skip(f"KVRESHARD_TEST_VLLM is not {NEEDS_VLLM}", allow_module_level=True)
 set_environment()
-pytest.importorskip("vllm", reason="set up by make test-vllm, which installs vLLM")
 
 import kvreshard as kvr  # noqa: E402  (vLLM reads the environment when it is imported)
 from kvreshard.vllm.requests import Shape, build, from_end  # noqa: E402

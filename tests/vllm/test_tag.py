@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
+import msgspec
 import pytest
 
+from tests.vllm.conftest import NEEDS_VLLM
 from tests.vllm.harness import set_environment
 
+if not os.environ.get("KVRESHARD_TEST_VLLM"):
+    pytest.skip(f"KVRESHARD_TEST_VLLM is not {NEEDS_VLLM}", allow_module_level=True)
 set_environment()
-msgspec = pytest.importorskip("msgspec")
-pytest.importorskip("vllm", reason="set up by make test-vllm, which installs vLLM")
 
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import NixlAgentMetadata  # noqa: E402
 

@@ -30,7 +30,7 @@ class Staging:
         self._wrapper, self._registered = wrapper, []
         self.buffers: list[Buffer] = []
         for number in range(_BUFFERS):
-            tensor = torch.zeros(max(1, size // _BUFFERS), dtype=torch.uint8, device=device)
+            tensor = torch.empty(max(1, size // _BUFFERS), dtype=torch.uint8, device=device)
             index = 0 if device.type == "cpu" else max(tensor.get_device(), 0)
             kind = "VRAM" if memory == "VRAM" and device.type != "cpu" else "DRAM"
             region = kvr.Region(
