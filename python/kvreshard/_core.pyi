@@ -837,8 +837,8 @@ class Plan:
             RequestError: As :meth:`lists`.
             LimitExceeded: The destination has both kinds of memory, and none is picked.
         """
-    def posted(self, request: Request, /) -> int:
-        """How many descriptors NIXL posts for the request when it goes by :meth:`ids`, over all parts.
+    def posted(self, request: Request, /, *, part: int | None = None) -> int:
+        """How many descriptors NIXL posts for the request when it goes by :meth:`ids`: of one part, or over all.
 
         Raises:
             RequestError, LimitExceeded: As :meth:`ids`.
@@ -922,15 +922,22 @@ class Pairing:
     def fits_rows(self) -> bool:
         """Whether prepared rows and tiles can serve the request; they cannot when the tokens wanted begin inside a
         row."""
+    @property
+    def cuts_rows(self) -> bool:
+        """Whether a row is wanted in part, at either end of the tokens."""
     def ids(
         self, out: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]] | None = None, *, part: int | None = None
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
         """:meth:`Plan.ids`."""
     def lists(self, *, part: int | None = None) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
         """:meth:`Plan.lists`."""
+    def rounded(self) -> Pairing:
+        """The same with its end rounded up to whole rows, as :meth:`ids` move them: its :meth:`lists` are fewer where a
+        cut row is many runs. The same as it is where the tokens begin inside a row.
+        """
     def zero(self, *, memory: _Memory | None = None) -> npt.NDArray[np.uint64]:
         """:meth:`Plan.zero`."""
-    def posted(self) -> int:
+    def posted(self, *, part: int | None = None) -> int:
         """:meth:`Plan.posted`."""
     def chunks(self, tiles: Tiles, chunk: int, /) -> list[Chunk]:
         """Cuts the request into packed chunks of at most ``chunk`` bytes, with the pages of ``tiles.side``. Both sides

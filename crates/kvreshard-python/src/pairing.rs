@@ -37,6 +37,11 @@ impl Pairing {
         self.pairing.fits_rows()
     }
 
+    #[getter]
+    fn cuts_rows(&self) -> bool {
+        self.pairing.cuts_rows()
+    }
+
     #[pyo3(signature = (out=None, *, part=None))]
     pub(crate) fn ids<'py>(&self, py: Python<'py>, out: Option<Ids<'py>>, part: Option<usize>) -> PyResult<Ids<'py>> {
         let found = py.detach(|| match self.planned.part(part)? {
@@ -64,11 +69,20 @@ impl Pairing {
 
     #[pyo3(signature = (*, part=None))]
     pub(crate) fn lists<'py>(&self, py: Python<'py>, part: Option<usize>) -> PyResult<Tables<'py>> {
-        let list = py.detach(|| match self.planned.part(part)? {
-            Some((index, _)) => self.pairing.lists(self.planned.prepared()?, index),
-            None => Ok(Vec::new()),
+        let tables = py.detach(|| {
+            let (mut local, mut remote) = (Vec::new(), Vec::new());
+            if let Some((index, _)) = self.planned.part(part)? {
+                self.pairing.write_lists(self.planned.prepared()?, index, &mut local, &mut remote)?;
+            }
+            Ok((local.into_flattened(), remote.into_flattened()))
         });
-        descriptors(py, &list.raised(py)?)
+        let (local, remote) = tables.raised(py)?;
+        Ok((table(py, local, 3)?, table(py, remote, 3)?))
+    }
+
+    fn rounded(&self, py: Python<'_>) -> Self {
+        let pairing = py.detach(|| core::Pairing::clone(&self.pairing).rounded());
+        Self { planned: self.planned.clone(), pairing: Arc::new(pairing) }
     }
 
     #[pyo3(signature = (*, memory=None))]
@@ -80,10 +94,14 @@ impl Pairing {
         table(py, flat.raised(py)?, 3)
     }
 
-    pub(crate) fn posted(&self, py: Python<'_>) -> PyResult<u64> {
+    #[pyo3(signature = (*, part=None))]
+    pub(crate) fn posted(&self, py: Python<'_>, part: Option<usize>) -> PyResult<u64> {
         py.detach(|| {
-            let counts = self.planned.prepared()?.iter().map(|list| self.pairing.posted_by_ids(list));
-            counts.sum::<kvreshard::Result<u64>>()
+            let count = |list| self.pairing.posted_by_ids(list);
+            match part {
+                Some(_) => self.planned.part(part)?.map_or(Ok(0), |(_, list)| count(list)),
+                None => self.planned.prepared()?.iter().map(count).sum(),
+            }
         })
         .raised(py)
     }

@@ -13,8 +13,8 @@ use crate::arrays::table;
 use crate::cost::{Cost, DEFAULT_CHUNK, NamedTransport};
 use crate::errors::Raise;
 use crate::layout::RankLayout;
-use crate::picture::Picture;
 use crate::pairing::{Ids, Pairing, Tables};
+use crate::picture::Picture;
 use crate::planned::Planned;
 use crate::request::Request;
 use crate::route::Edge;
@@ -209,9 +209,9 @@ impl Plan {
         self.pair(py, request)?.zero(py, memory)
     }
 
-    #[pyo3(signature = (request, /))]
-    fn posted(&self, py: Python<'_>, request: &Request) -> PyResult<u64> {
-        self.pair(py, request)?.posted(py)
+    #[pyo3(signature = (request, /, *, part=None))]
+    fn posted(&self, py: Python<'_>, request: &Request, part: Option<usize>) -> PyResult<u64> {
+        self.pair(py, request)?.posted(py, part)
     }
 
     #[pyo3(signature = (side, /))]

@@ -179,14 +179,14 @@ impl Pairing {
 
     fn direct_cost(&self, plan: &Plan, prepared: &[Prepared], transport: &Transport) -> Result<Cost> {
         let (mut posted, mut bytes) = (0, 0);
-        for (index, list) in prepared.iter().enumerate() {
-            let mut least = u64::MAX;
-            if self.fits_rows() {
-                least = self.posted_by_ids(list)?;
-            }
+        // Ids never post fewer than lists rounded up to whole rows, which move the same bytes.
+        let rounded = (self.cuts_rows() && self.fits_rows()).then(|| self.clone().rounded());
+        for index in 0..prepared.len() {
             let exact = self.lists(prepared, index)?;
-            bytes = exact.iter().try_fold(bytes, |sum, one| add(sum, one.length, "bytes of a request"))?;
-            posted = add(posted, least.min(wide(exact.len())), "posted descriptors")?;
+            let whole = rounded.as_ref().map(|rounded| rounded.lists(prepared, index)).transpose()?;
+            let chosen = whole.filter(|whole| whole.len() < exact.len()).unwrap_or(exact);
+            bytes = chosen.iter().try_fold(bytes, |sum, one| add(sum, one.length, "bytes of a request"))?;
+            posted = add(posted, wide(chosen.len()), "posted descriptors")?;
         }
         let ns = transport.transfer_ns(plan.direction(), posted, bytes)?;
         Ok(Cost { strategy: Strategy::Direct, posted, bytes, ns })

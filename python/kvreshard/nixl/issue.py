@@ -6,7 +6,7 @@ Nothing moves here: handles are made, so that whatever is refused is refused bef
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -49,30 +49,28 @@ class Piece:
 
 
 def choose(plan: kvr.Plan, pairing: kvr.Pairing) -> list[Piece]:
-    """Prepared ids or exact lists, whichever posts less; ids where both post the same, since NIXL has checked those
-    rows.
+    """Prepared ids, exact lists or lists of whole rows, whichever posts the fewest; ids where they post as few, since
+    NIXL has checked those rows.
 
-    NIXL joins consecutive ids, but only inside a dense row; exact lists are joined by the planner across rows and
-    layers. An interval that begins inside a row can only go by an exact list.
+    NIXL joins consecutive ids, but only inside a dense row; lists are joined by the planner across rows and layers. An
+    end inside a row may cost many runs, or be rounded up; a beginning inside a row can only go by an exact list.
     """
-    exact = []
+    whole = pairing.rounded() if pairing.cuts_rows and pairing.fits_rows else None
+    pieces = []
     for part, memory in enumerate(plan.parts):
         lists = pairing.lists(part=part)
-        if count := len(lists[0]):
-            exact.append(Piece(part, memory, count, int(lists[0][:, 1].sum()), None, lists))
-    if not exact:
-        return []
-    try:
-        posted = pairing.posted()
-    except kvr.RequestError:
-        return exact
-    if posted > sum(piece.posted for piece in exact):
-        return exact
-    numbered = []
-    for piece in exact:
-        ids = pairing.ids(part=piece.part)
-        numbered.append(replace(piece, ids=ids, posted=posted if len(exact) == 1 else len(ids[0])))
-    return numbered
+        if whole is not None and len(rows := whole.lists(part=part)) and len(rows[0]) < len(lists[0]):
+            lists = rows
+        posted = len(lists[0])
+        if posted == 0:
+            continue
+        ids = None
+        if pairing.fits_rows and pairing.posted(part=part) <= posted:
+            # As many: what ids move is what lists of whole rows move, and those are the fewest that do.
+            ids = pairing.ids(part=part)
+            lists = lists if whole is None else whole.lists(part=part)
+        pieces.append(Piece(part, memory, posted, int(lists[0][:, 1].sum()), ids, lists))
+    return pieces
 
 
 class Issuer:

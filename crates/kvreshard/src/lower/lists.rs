@@ -87,11 +87,16 @@ impl Pairing {
                 return Err(Error::limit("elements of an id buffer", wide(given), wide(count)));
             }
         }
-        let (mut local, mut remote) = (local, remote);
+        let mut at = 0_usize;
         for strand in &prepared.strands {
             let Some(pages) = self.cell(strand) else { continue };
-            local = number(local, &pages.local, strand.local_start)?;
-            remote = number(remote, &pages.remote, strand.remote_start)?;
+            // Cannot wrap: `id_count` has added them all.
+            let end = at.wrapping_add(pages.local.len());
+            if let (Some(here), Some(there)) = (local.get_mut(at..end), remote.get_mut(at..end)) {
+                number(here, &pages.local, strand.local_start);
+                number(there, &pages.remote, strand.remote_start);
+            }
+            at = end;
         }
         Ok(())
     }
@@ -351,21 +356,17 @@ pub(crate) fn address(first: u64, page: i32, stride: u64) -> Result<u64> {
 /// Ids that are written at a time.
 const BLOCK: usize = 32;
 
-/// Fills the front of `out` with `start + page` and returns what is left of it.
-fn number<'a>(out: &'a mut [i32], pages: &[i32], start: u64) -> Result<&'a mut [i32]> {
-    let overflow = || Error::overflow("descriptor id");
-    let start = i32::try_from(start).map_err(|_| overflow())?;
-    let (front, rest) = out.split_at_mut_checked(pages.len()).ok_or_else(overflow)?;
+/// Fills `out` with `start + page`.
+fn number(out: &mut [i32], pages: &[i32], start: i32) {
     // Cannot wrap: a page is below its row's count, and all counts of a list add up to at most 2^31.
     let shift = |ids: &mut [i32], pages: &[i32]| {
         ids.iter_mut().zip(pages).for_each(|(id, page)| *id = start.wrapping_add(*page));
     };
     // In blocks of a fixed size, which the compiler turns into straight vector code.
-    let (mut blocks, pages) = (front.chunks_exact_mut(BLOCK), pages.chunks_exact(BLOCK));
+    let (mut blocks, pages) = (out.chunks_exact_mut(BLOCK), pages.chunks_exact(BLOCK));
     let last = pages.remainder();
     blocks.by_ref().zip(pages).for_each(|(ids, pages)| shift(ids, pages));
     shift(blocks.into_remainder(), last);
-    Ok(rest)
 }
 
 /// How many neighbours advance by one on both sides.

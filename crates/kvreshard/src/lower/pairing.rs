@@ -48,7 +48,7 @@ pub(crate) struct Bare {
 }
 
 /// The pages of one request, paired.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Pairing {
     pub(crate) plan: Plan,
     /// For each pair of groups, each cell of its period.
@@ -119,6 +119,11 @@ impl Pairing {
     /// The end of a request with more to come is not rounded up: rows cannot serve it either when it ends inside one.
     pub fn fits_rows(&self) -> bool {
         self.partial.iter().all(|partial| partial.kept.is_none())
+    }
+
+    /// Whether a row is wanted in part, at either end of the tokens.
+    pub fn cuts_rows(&self) -> bool {
+        !self.partial.is_empty()
     }
 
     fn pair_tokens(

@@ -46,8 +46,8 @@ pub(crate) struct Strand {
     pub(crate) local: Row,
     pub(crate) remote: Row,
     /// The id of page 0 on each side.
-    pub(crate) local_start: u64,
-    pub(crate) remote_start: u64,
+    pub(crate) local_start: i32,
+    pub(crate) remote_start: i32,
 }
 
 impl Strand {
@@ -203,8 +203,8 @@ impl Plan {
                         stride: remote.stride,
                         count: remote.pages,
                     },
-                    local_start: list.counts.0,
-                    remote_start: list.counts.1,
+                    local_start: id(list.counts.0)?,
+                    remote_start: id(list.counts.1)?,
                 });
                 list.counts.0 = add(list.counts.0, local.pages, "descriptors of a list")?;
                 list.counts.1 = add(list.counts.1, remote.pages, "descriptors of a list")?;
@@ -212,6 +212,10 @@ impl Plan {
         }
         Ok(lists)
     }
+}
+
+fn id(count: u64) -> Result<i32> {
+    i32::try_from(count).map_err(|_| Error::overflow("descriptor id"))
 }
 
 /// The last list of these memory kinds that has room for a row of `pages` descriptors on each side.
