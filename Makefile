@@ -4,6 +4,7 @@ PYTHON ?= python3
 
 DEMO := .venv
 TEST := .venv-test
+DOCS := .venv-docs
 PIP_FLAGS := --quiet --disable-pip-version-check
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name target -prune -o \( -name '*.rs' -o -name Cargo.toml \) -print)
 BUILD_SOURCES := $(RUST_SOURCES) pyproject.toml
@@ -59,6 +60,22 @@ lint: $(TEST)/built ## Style and types only, with what can be mended mended
 	$(TEST)/bin/mypy
 	$(TEST)/bin/basedpyright --level error
 
+.PHONY: test-pictures
+test-pictures: $(TEST)/built ## The drawings in a headless Chromium, which must be on PATH
+	@command -v chromium chromium-browser google-chrome >/dev/null || { echo "error: no Chromium on PATH: install Debian's package chromium" >&2; exit 1; }
+	$(TEST)/bin/python -m pytest tests/test_picture.py tests/test_pictures.py
+
+.PHONY: docs
+docs: $(DOCS)/built ## Build the documentation into target/site; a broken link or an unexplained name fails
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --strict --quiet
+	@echo "target/site/index.html"
+
+.PHONY: wheels
+wheels: $(DEMO)/installed ## A wheel for this machine (one for all Pythons from 3.10) and the source distribution, in dist/
+	rm -rf dist
+	$(DEMO)/bin/maturin build --release --locked --out dist
+	$(DEMO)/bin/maturin sdist --out dist
+
 .PHONY: bench
 bench: $(TEST)/built ## Measure the planner (criterion) and the Python benches under benches/
 	cargo bench --locked -p kvreshard
@@ -82,7 +99,7 @@ fuzz: tools-present ## Fuzz every target for SECONDS each, 60 where not given (n
 
 .PHONY: clean
 clean: ## Remove everything that was built or installed here
-	rm -rf $(DEMO) $(TEST) target dist crates/kvreshard/fuzz/target python/kvreshard/_core.*.so
+	rm -rf $(DEMO) $(TEST) $(DOCS) target dist crates/kvreshard/fuzz/target python/kvreshard/_core.*.so
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find python tests -name __pycache__ -prune -exec rm -rf {} +
 
@@ -123,6 +140,15 @@ $(TEST)/with-vllm: requirements/vllm.txt | $(TEST)/installed
 	$(TEST)/bin/python -m pip install $(PIP_FLAGS) --no-deps -r requirements/vllm.txt
 	VLLM_TARGET_DEVICE=empty VLLM_VERSION_OVERRIDE=0.33.0 $(TEST)/bin/python -m pip install $(PIP_FLAGS) \
 	  --no-deps --no-build-isolation --no-binary vllm vllm==0.33.0
+	@touch $@
+
+$(DOCS)/installed: requirements/build.txt requirements/docs.txt | tools-present
+	$(call make-venv,$(DOCS))
+	$(DOCS)/bin/python -m pip install $(PIP_FLAGS) --no-deps -r requirements/docs.txt
+	@touch $@
+
+$(DOCS)/built: $(DOCS)/installed $(BUILD_SOURCES)
+	$(call build-into,$(DOCS))
 	@touch $@
 
 $(DEMO)/built: $(DEMO)/installed $(BUILD_SOURCES)

@@ -148,6 +148,7 @@ class Browser:
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=name, code=name)
 
-    def picture(self) -> bytes:
-        """A screenshot, PNG."""
-        return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
+    def picture(self, clip: dict[str, float] | None = None) -> bytes:
+        """A screenshot, PNG: of the window, or of a part of the page."""
+        part = {} if clip is None else {"clip": clip}
+        return base64.b64decode(self.call("Page.captureScreenshot", format="png", **part)["data"])

@@ -139,7 +139,8 @@ def test_pointing_shows_the_element(browser: Browser, file: Path, tap: bool) -> 
     words = browser.run("document.getElementById('words').textContent")
     piece = picture.remote[4]
     assert (piece.component, piece.axes["h"], piece.axes["n"], piece.run) == ("k", (0, 0, 1), (4, 4, 1), 0)
-    assert words.startswith("source: k, head 0, token 4, channels 0-7, bytes 64-79. Run 0;")
+    held = "k, head 0, token 4, channels 0-7, bytes 64-79."
+    assert words == f"source: {held} Run 0; at the other end: {held}"
     assert browser.run("document.querySelectorAll('.ribbon.on').length") == 1
     moved = sum(piece.run == 0 for side in (picture.local, picture.remote) for piece in side)
     assert browser.run("document.querySelectorAll('.piece.on').length") == moved
@@ -163,7 +164,7 @@ def test_the_keyboard_reaches_everything(browser: Browser, file: Path) -> None:
     browser.key("ArrowRight")
     assert browser.run(words).startswith("source: k, head 0, token 1,")
     browser.key("ArrowDown")
-    assert browser.run(words).startswith("destination: k, head 0, token 0,")
+    assert browser.run(words).startswith("destination: k, head 0, token 1,")
     browser.key("End")
     assert browser.run(words).startswith("destination: v, head 1,")
     browser.key("Escape")

@@ -1,0 +1,147 @@
+"""The documentation: its code runs, its commands run, its links lead somewhere, and every public name is explained."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import re
+import shlex
+import textwrap
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+PAGE = {page.relative_to(DOCS).as_posix(): page.read_text(encoding="utf-8") for page in PAGES}
+
+# Fragments of an engine's code, whose names are the engine's. Held to be Python; examples/ has the whole.
+FRAGMENTS = {"connector.md"}
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE[page], re.DOTALL | re.MULTILINE)
+
+
+def with_blocks(language: str) -> list[str]:
+    return [page for page in PAGE if blocks(page, language)]
+
+
+def run(source: str, names: dict[str, Any], page: str) -> int:
+    """Runs a block; holds each expression that a comment follows against that comment; how many there were."""
+    compared = 0
+    for statement in ast.parse(source).body:
+        line = source.splitlines()[(statement.end_lineno or 1) - 1]
+        if isinstance(statement, ast.Expr) and "  # " in line:
+            value = eval(compile(ast.Expression(statement.value), page, "eval"), names)
+            assert repr(value) == line.split("  # ", 1)[1]
+            compared += 1
+        else:
+            exec(compile(ast.Module([statement], []), page, "exec"), names)
+    return compared
+
+
+@pytest.mark.parametrize("page", with_blocks("python"))
+def test_the_code_of_a_page_runs(page: str) -> None:
+    if page in FRAGMENTS:
+        for block in blocks(page, "python"):
+            ast.parse(block)
+        return
+    if "kvreshard.nixl" in PAGE[page]:
+        pytest.importorskip("nixl")
+    names: dict[str, Any] = {}
+    assert sum(run(block, names, page) for block in blocks(page, "python")) > 0
+
+
+def test_a_wrong_result_would_be_noticed() -> None:
+    with pytest.raises(AssertionError):
+        run(blocks("notation.md", "python")[0].replace("# 14428", "# 14429"), {}, "notation.md")
+
+
+@pytest.mark.parametrize("page", with_blocks("console"))
+def test_the_commands_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("typer")
+    from typer.testing import CliRunner
+
+    from kvreshard.cli.app import app
+
+    monkeypatch.chdir(tmp_path)
+    for block in blocks(page, "console"):
+        for line in block.splitlines():
+            if line.startswith("$ kvreshard "):
+                result = CliRunner().invoke(app, shlex.split(line.removeprefix("$ kvreshard ")))
+                assert result.exit_code == 0, (line, result.output)
+
+
+def test_every_command_is_described() -> None:
+    pytest.importorskip("typer")
+    from kvreshard.cli.app import app
+
+    names = [command.name for command in app.registered_commands] + [group.name for group in app.registered_groups]
+    for name in names:
+        assert f"kvreshard {name}" in PAGE["command.md"], name
+
+
+def test_the_toml_is_taken(tmp_path: Path) -> None:
+    from kvreshard.cli.sides import read_toml
+
+    (block,) = blocks("command.md", "toml")
+    (tmp_path / "side.toml").write_text(block)
+    assert read_toml(tmp_path / "side.toml", "decode").layers == 32
+
+
+def test_the_preset_shown_is_the_one_that_is_there() -> None:
+    (block,) = blocks("contributing.md", "rust")
+    source = (ROOT / "crates/kvreshard/src/format/presets/attention.rs").read_text(encoding="utf-8")
+    assert textwrap.indent(block, "    ") in source
+
+
+@pytest.mark.parametrize("page", PAGE)
+def test_links_lead_somewhere(page: str) -> None:
+    drawn = ("img/formats/", "img/matrix.svg")  # Made when the site is built.
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", PAGE[page]):
+        if not target.startswith(("http://", "https://", *drawn)):
+            assert (DOCS / page).parent.joinpath(target).exists(), target
+
+
+def test_every_page_is_in_the_site() -> None:
+    listed = set(re.findall(r": ([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
+    assert listed == set(PAGE)
+
+
+@pytest.fixture(scope="module")
+def hooks() -> ModuleType:
+    pytest.importorskip("typer")
+    found = importlib.util.spec_from_file_location("kvreshard_docs_hooks", DOCS / "hooks.py")
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def test_every_public_name_has_its_entry(hooks: ModuleType) -> None:
+    assert hooks.unexplained(ROOT) == []
+
+
+@pytest.mark.parametrize("name", ["formats", "pictures", "probe", "nixl"])
+def test_every_public_name_has_words(name: str) -> None:
+    if name == "nixl":
+        pytest.importorskip("nixl")
+    module = importlib.import_module(f"kvreshard.{name}")
+    for public in module.__all__:
+        thing = getattr(module, public)
+        if callable(thing):
+            assert (thing.__doc__ or "").strip(), f"{name}.{public}"
+
+
+def test_every_preset_is_drawn(hooks: ModuleType) -> None:
+    import kvreshard as kvr
+
+    for name in kvr.presets():
+        assert hooks.small(name).to_svg().startswith("<svg")
+        assert f"### {name}\n" in hooks.preset_words(name)
