@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from typing import Literal
 
 import numpy as np
@@ -9,7 +11,7 @@ from numpy.typing import NDArray
 
 import kvreshard as kvr
 from tests.convert import to_rank, to_request
-from tests.oracle.engines import EVER, Bytes, Exchange, expected, filled, span
+from tests.oracle.engines import EVER, Bytes, Exchange, contents, expected, span
 from tests.oracle.model import Rank, Request
 from tests.oracle.notation import Ints
 
@@ -80,20 +82,35 @@ class Memories:
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
-        self.source = [
-            filled(rank, blocks, (0, EVER), 1000 + number)
-            for number, (rank, blocks) in enumerate(zip(exchange.source, exchange.source_blocks, strict=True))
-        ]
+        self._computed: dict[tuple[int, int], Bytes] = {}
         self.before = [noise(rank, number) for number, rank in enumerate(exchange.target)]
         self.target = [memory.copy() for memory in self.before]
 
-    def move(self, places: tuple[int, int], rows: tuple[Ints, Ints]) -> Ints:
-        """Copies rows; returns the target addresses."""
+    def source(self, rank: int, until: int = EVER) -> Bytes:
+        """A source rank's memory when it has computed the tokens before `until`: noise where nothing is yet."""
+        if (rank, until) not in self._computed:
+            whole, lists = self.exchange.source[rank], self.exchange.source_blocks[rank]
+            memory = noise(whole, 1000 + rank)
+            for number, group in enumerate(whole.groups):
+                # A state of several tokens is there with the last of them, a group of states when all tokens are.
+                scale = group.tokens_per_state
+                computed = math.floor(until / scale) * scale if group.kind == "tokens" else until
+                if group.kind == "state" and until < self.exchange.tokens[1]:
+                    continue
+                layers = tuple(layer for layer in whole.layers if layer.group == number)
+                of_group = dataclasses.replace(whole, layers=layers)
+                at, values = contents(of_group, lists, (0, math.floor(computed)))
+                memory[at - span(whole)[0]] = values
+            self._computed[rank, until] = memory
+        return self._computed[rank, until]
+
+    def move(self, places: tuple[int, int], rows: tuple[Ints, Ints], until: int = EVER) -> Ints:
+        """Copies rows while the source has computed the tokens before `until`; returns the target addresses."""
         target, source = places
         there, here = every_byte(rows[1]), every_byte(rows[0])
         assert len(np.unique(here)) == len(here), "a byte is written twice over one edge"
         start = span(self.exchange.target[target])[0]
-        values = self.source[source][there - span(self.exchange.source[source])[0]]
+        values = self.source(source, until)[there - span(self.exchange.source[source])[0]]
         self.target[target][here - start] = values
         return here
 
