@@ -141,7 +141,9 @@ fn planes_that_differ_by_head_have_no_rule() {
     let second = &segments[2];
     segments[2] = Segment::new(0, other, second.offset(), 8, second.page_stride(), second.shares().clone()).unwrap();
     parts.layers = vec![Layer::new("layers.0", segments, 0, [(name("h"), 4)]).unwrap()];
-    let Err(Error::Layout { field, .. }) = Engine::uniform(&RankLayout::new(parts).unwrap()) else { panic!("accepted") };
+    let Err(Error::Layout { field, .. }) = Engine::uniform(&RankLayout::new(parts).unwrap()) else {
+        panic!("accepted")
+    };
     assert_eq!(field, "component k");
 }
 

@@ -234,12 +234,7 @@ pub(crate) fn copies_of(
 }
 
 /// What matches carry for the given stretches of states, as nests.
-fn nests_of(
-    matches: &[Match<'_>],
-    kind: GroupKind,
-    spans: &[super::axis::Span],
-    work: &mut Work,
-) -> Result<Vec<Copy>> {
+fn nests_of(matches: &[Match<'_>], kind: GroupKind, spans: &[super::axis::Span], work: &mut Work) -> Result<Vec<Copy>> {
     let mut copies = Vec::new();
     for one in matches {
         copies.extend(one.copies(kind, spans, work)?);

@@ -230,13 +230,7 @@ impl Match<'_> {
     }
 
     /// Where this component's bytes of the states in `tokens` lie on one side: copies of that side onto itself.
-    pub(crate) fn bytes_of(
-        &self,
-        side: Side,
-        kind: GroupKind,
-        tokens: &[Span],
-        work: &mut Work,
-    ) -> Result<Vec<Copy>> {
+    pub(crate) fn bytes_of(&self, side: Side, kind: GroupKind, tokens: &[Span], work: &mut Work) -> Result<Vec<Copy>> {
         let (component, at) = match side {
             Side::Local => (self.local, self.share.local),
             Side::Remote => (self.remote, self.share.remote),
