@@ -8,8 +8,8 @@ mod errors;
 mod format;
 mod layer;
 mod layout;
-mod picture;
 mod pairing;
+mod picture;
 mod plan;
 mod planned;
 mod request;
@@ -35,17 +35,17 @@ mod _core {
     #[pymodule_export]
     use crate::cost::{Cost, Transport};
     #[pymodule_export]
+    use crate::descriptors::verify_descriptors;
+    #[pymodule_export]
     use crate::format::{PageFormat, PresetInfo, preset, preset_info, presets};
     #[pymodule_export]
     use crate::layer::{Group, Layer, Region, Segment};
     #[pymodule_export]
     use crate::layout::RankLayout;
     #[pymodule_export]
-    use crate::picture::{Picture, Piece};
-    #[pymodule_export]
     use crate::pairing::Pairing;
     #[pymodule_export]
-    use crate::descriptors::verify_descriptors;
+    use crate::picture::{Picture, Piece};
     #[pymodule_export]
     use crate::plan::{Plan, plan, verify};
     #[pymodule_export]
