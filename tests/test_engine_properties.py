@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
@@ -17,6 +18,9 @@ from tests.strategies import exchanges
 many = settings(
     max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
+# Shrinking a failure takes minutes, and cut short it hides what failed.
+pytestmark = pytest.mark.timeout(900)
+
 directions = st.sampled_from(["read", "write"])
 
 
