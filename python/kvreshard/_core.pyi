@@ -56,6 +56,7 @@ __all__ = [
     "preset",
     "preset_info",
     "presets",
+    "ring_frame_to",
     "route",
     "verify",
     "verify_descriptors",
@@ -1500,6 +1501,13 @@ class RegionTags:
     def __len__(self) -> int: ...
     def __eq__(self, other: object, /) -> bool: ...
 
+def ring_frame_to(data: bytes, /) -> Literal["receiver", "sender"] | None:
+    """Which machine of this host a message is for; ``None`` where it is not of the ring protocol.
+
+    Raises:
+        WireError: It is meant to be, and does not decode.
+    """
+
 @final
 class RingAction:
     """What a :class:`RingReceiver` or :class:`RingSender` asks of its host. An attribute that does not apply is
@@ -1544,7 +1552,10 @@ class RingAction:
         """Where the chunk begins in the request's packed bytes."""
     @property
     def bytes(self) -> int | None:
-        """Bytes to move, from the start of the slots."""
+        """Bytes to move, from the start of the slots; of ``asked``, all bytes of the request."""
+    @property
+    def chunk_bytes(self) -> int | None:
+        """Bytes of a chunk, of ``asked``."""
     @property
     def reason(self) -> str | None:
         """Why the request failed."""
@@ -1570,7 +1581,8 @@ class RingReceiver:
         resend: Ticks after which an unanswered message is sent again.
 
     Raises:
-        Error: A method was called that is not legal in the present state.
+        Error: A method was called that is not legal in the present state. Attributes: ``field``, ``found``,
+            ``expected``.
         LimitExceeded: A bound was passed.
     """
 
@@ -1583,6 +1595,15 @@ class RingReceiver:
     @property
     def held(self) -> int:
         """Failed requests whose pages are held."""
+    @property
+    def free(self) -> int:
+        """Slots that are free."""
+    @property
+    def quarantined(self) -> int:
+        """Slots that a lost peer may still touch."""
+    def progress(self, peer: int, request: str) -> tuple[int, int, bool] | None:
+        """Chunks done with, chunks of the request, and whether the peer takes part yet; ``None`` when the request is
+        over or was never known."""
     def slot(self, slot: int) -> tuple[str, int] | None:
         """State and generation of a slot."""
     def peer_up(
@@ -1623,6 +1644,17 @@ class RingSender:
     @property
     def held(self) -> int:
         """Failed requests whose pages are held."""
+    @property
+    def free(self) -> int:
+        """Slots that are free."""
+    @property
+    def quarantined(self) -> int:
+        """Slots that a lost peer may still touch."""
+    def progress(self, peer: int, request: str) -> tuple[int, int, bool] | None:
+        """Chunks done with, chunks of the request, and whether the peer takes part yet; ``None`` when the request is
+        over or was never known."""
+    def is_asked(self, peer: int, request: str) -> bool:
+        """Whether a peer waits for a request that was not offered."""
     def slot(self, slot: int) -> tuple[str, int] | None:
         """State and generation of a slot."""
     def peer_up(

@@ -172,6 +172,10 @@ fn parts(py: Python<'_>, error: CoreError) -> (Bound<'_, PyType>, Attributes) {
                 ("at", Some(Value::Number(address))),
             ],
         ),
+        CoreError::Ring { subject, found, expected } => (
+            py.get_type::<Error>(),
+            vec![("field", text(subject)), ("found", text(found)), ("expected", text(expected))],
+        ),
         // A variant of a newer core: its text still says what is wrong.
         _ => (py.get_type::<Error>(), Vec::new()),
     }

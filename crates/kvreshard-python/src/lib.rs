@@ -51,7 +51,7 @@ mod _core {
     #[pymodule_export]
     use crate::request::{Blocks, Request};
     #[pymodule_export]
-    use crate::ring::{RingAction, RingReceiver, RingSender};
+    use crate::ring::{RingAction, RingReceiver, RingSender, ring_frame_to};
     #[pymodule_export]
     use crate::route::{Edge, Engine, Route, route};
 

@@ -4,13 +4,26 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kvreshard::ring as core;
 use kvreshard::ring::{
-    Chunks, Config, Flow, Frame, Pages, Peer, Receiver, ReceiverEvent, Report, RequestName, Sender, SenderEvent,
-    Session,
+    Chunks, Config, Flow, Frame, Pages, Peer, Progress, Receiver, ReceiverEvent, Report, RequestName, Role, Sender,
+    SenderEvent, Session, State,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::errors::Raise;
+
+/// Which side a message is for; none where it is not of the ring protocol.
+#[pyfunction]
+#[pyo3(signature = (data, /))]
+pub(crate) fn ring_frame_to(py: Python<'_>, data: &[u8]) -> PyResult<Option<&'static str>> {
+    if !Frame::is_frame(data) {
+        return Ok(None);
+    }
+    Ok(Some(match Frame::from_bytes(data).raised(py)?.message.to() {
+        Role::Receiver => "receiver",
+        Role::Sender => "sender",
+    }))
+}
 
 /// What the host of a machine must do.
 #[pyclass(module = "kvreshard", frozen)]
@@ -31,6 +44,13 @@ impl RingAction {
     const fn piece(&self) -> Option<&core::Piece> {
         match &self.0 {
             core::Action::Gather(one) | core::Action::Scatter(one) => Some(one),
+            _ => None,
+        }
+    }
+
+    const fn asked(&self) -> Option<Chunks> {
+        match &self.0 {
+            core::Action::Report(Report::Asked { chunks, .. }) => Some(*chunks),
             _ => None,
         }
     }
@@ -108,7 +128,15 @@ impl RingAction {
 
     #[getter]
     fn bytes(&self) -> Option<u64> {
-        self.moved().map(|one| one.bytes).or_else(|| self.piece().map(|one| one.bytes))
+        self.moved()
+            .map(|one| one.bytes)
+            .or_else(|| self.piece().map(|one| one.bytes))
+            .or_else(|| self.asked().map(|chunks| chunks.bytes()))
+    }
+
+    #[getter]
+    fn chunk_bytes(&self) -> Option<u64> {
+        self.asked().map(|chunks| chunks.chunk_bytes())
     }
 
     #[getter]
@@ -145,6 +173,13 @@ fn flow(py: Python<'_>, flow: &str) -> PyResult<Flow> {
         })
         .raised(py),
     }
+}
+
+/// Chunks done with, chunks, and whether the peer takes part yet.
+type Done = (u32, u32, bool);
+
+const fn done(progress: Progress) -> Done {
+    (progress.done, progress.chunks, progress.begun)
 }
 
 fn session((receiver, sender): (u64, u64)) -> Session {
@@ -190,6 +225,21 @@ impl RingReceiver {
     #[getter]
     fn held(&self) -> usize {
         self.machine().held()
+    }
+
+    #[getter]
+    fn free(&self) -> u32 {
+        self.machine().count(State::Free)
+    }
+
+    #[getter]
+    fn quarantined(&self) -> u32 {
+        self.machine().count(State::Quarantined)
+    }
+
+    fn progress(&self, py: Python<'_>, peer: u32, request: &str) -> PyResult<Option<Done>> {
+        let request = RequestName::new(request).raised(py)?;
+        Ok(self.machine().progress(Peer(peer), &request).map(done))
     }
 
     fn slot(&self, slot: u32) -> Option<(String, u64)> {
@@ -298,6 +348,26 @@ impl RingSender {
     #[getter]
     fn held(&self) -> usize {
         self.machine().held()
+    }
+
+    #[getter]
+    fn free(&self) -> u32 {
+        self.machine().count(State::Free)
+    }
+
+    #[getter]
+    fn quarantined(&self) -> u32 {
+        self.machine().count(State::Quarantined)
+    }
+
+    fn progress(&self, py: Python<'_>, peer: u32, request: &str) -> PyResult<Option<Done>> {
+        let request = RequestName::new(request).raised(py)?;
+        Ok(self.machine().progress(Peer(peer), &request).map(done))
+    }
+
+    fn is_asked(&self, py: Python<'_>, peer: u32, request: &str) -> PyResult<bool> {
+        let request = RequestName::new(request).raised(py)?;
+        Ok(self.machine().is_asked(Peer(peer), &request))
     }
 
     fn slot(&self, slot: u32) -> Option<(String, u64)> {
