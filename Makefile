@@ -11,6 +11,8 @@ BUILD_SOURCES := $(RUST_SOURCES) pyproject.toml
 
 # The interpreter that PyO3 is built against decides its cache key: without one the abi3 build is the same for all.
 export PYO3_NO_PYTHON := 1
+# The module is loaded by an interpreter and never links one; maturin says so by itself, plain cargo must be told.
+export PYO3_BUILD_EXTENSION_MODULE := 1
 export CARGO_TERM_PROGRESS_WHEN := never
 
 .DEFAULT_GOAL := help
