@@ -28,7 +28,9 @@ TIMEOUT = 30.0
 
 @dataclass(frozen=True)
 class Spec:
-    """What a rank holds: `layers` layers of `pages` pages of `notation`, one allocation a layer."""
+    """What a rank holds: `layers` layers of `pages` pages of `notation`, one allocation a layer. `options` are its
+    connector's.
+    """
 
     name: str
     engine: str = "prefill"
@@ -43,6 +45,7 @@ class Spec:
     one_allocation: bool = False
     device: str = "cpu"
     environment: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def format(self) -> kvr.PageFormat:
@@ -85,7 +88,15 @@ def _serve(pipe: Connection, spec: Spec, seed: int) -> None:
     os.environ.update(spec.environment)
     from kvreshard.nixl import Connector, leases
 
-    connector = Connector(spec.name)
+    connector = Connector(spec.name, **spec.options)
+    raw: list[bytes] = []
+    hear = connector._hear
+
+    def listen(sender: str, message: bytes) -> bool:
+        raw.append(message)
+        return hear(sender, message)
+
+    connector._hear = listen  # type: ignore[method-assign]
     arrays = placed(spec, spec.arrays(seed))
     publish(connector, spec, arrays)
     events: list[Any] = []
@@ -117,6 +128,7 @@ def _serve(pipe: Connection, spec: Spec, seed: int) -> None:
         "write": lambda peer, request, id, options={}: connector.write(
             peers[peer], to_request(request), id=id, **options
         ),
+        "raw": lambda: raw,
         "lease": lambda seconds: setattr(leases, "LEASE", seconds),
         "notify": lambda peer, id: connector.notify(peers[peer], id),
     }

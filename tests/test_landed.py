@@ -31,6 +31,8 @@ SPEC = Spec("here", engine="decode", pages=64, layers=2, notation="n h k[d] v[d]
 THEIRS = Spec("there", pages=64, layers=2)
 SLOT = THEIRS.format.page_bytes * 2
 SLOTS = 4
+STAGING = 3 * SLOTS * SLOT
+"""A third of it is for landing."""
 
 
 def pages(count: int) -> kvr.Request:
@@ -45,7 +47,7 @@ def agent() -> Scripted:
 
 @pytest.fixture
 def here(agent: Scripted) -> Iterator[Connector]:
-    connector = Connector(agent=agent, staging=SLOTS * SLOT, slot_bytes=SLOT)
+    connector = Connector(agent=agent, staging=STAGING, slot_bytes=SLOT)
     publish(connector, SPEC, SPEC.arrays(1))
     yield connector
     for peer in ("a", "b", "c"):
@@ -208,7 +210,7 @@ def test_a_retry_after_a_failure_brings_the_right_bytes() -> None:
     """The reader gives up in the middle and asks again: nothing was permuted in place."""
     pytest.importorskip("nixl")
     mine = SPEC.arrays(1)
-    with Connector("here", staging=SLOTS * SLOT, slot_bytes=SLOT) as here, running(THEIRS) as (there,):
+    with Connector("here", staging=STAGING, slot_bytes=SLOT) as here, running(THEIRS) as (there,):
         publish(here, SPEC, mine)
         peer = here.connect(there.call("metadata"))
         here.read(peer, pages(20), id="first", strategy="landed")
@@ -224,7 +226,7 @@ def test_a_retry_after_a_failure_brings_the_right_bytes() -> None:
 
 def test_a_peer_that_knows_nothing_of_us_can_be_landed(agent: Scripted) -> None:
     """Its notices are the host's own words; none of ours is sent."""
-    here = Connector(agent=agent, staging=SLOTS * SLOT, slot_bytes=SLOT)
+    here = Connector(agent=agent, staging=STAGING, slot_bytes=SLOT)
     publish(here, SPEC, SPEC.arrays(1))
     peer = here.connect(metadata("a", spec=THEIRS, notices=0))
     agent.post["a"] = "DONE"

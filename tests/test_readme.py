@@ -58,8 +58,8 @@ def test_the_table_has_the_scenarios_of_the_demonstration() -> None:
         assert f"{one.prefill.tp} -> {one.decode.tp}" in row
         assert row.endswith("refused" if one.refused else "right")
         if not one.refused:
-            posted, fewest = row.split()[-6:-4]
-            assert posted == fewest
+            posted, fewest = (int(count.replace(",", "")) for count in row.split()[-6:-4])
+            assert posted == fewest if one.strategy == "direct" else posted < fewest
 
 
 def test_the_targets_named_exist() -> None:

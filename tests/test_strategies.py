@@ -7,11 +7,10 @@ that not one byte beside the pages may differ between strategies.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 
 import pytest
 
-from kvreshard.demo.run import Outcome, run
+from kvreshard.demo.run import turns
 from kvreshard.demo.scenarios import (
     AITER,
     B12X,
@@ -36,24 +35,27 @@ CONVERSIONS = (
     Scenario("to-rocm", Side(SLOTS, 1, gap=64), Side(ROCM, 2), heads=2, end=48),
     Scenario("six-processes", Side(PACKED, 4), Side(AITER, 2), heads=4, end=64),
     Scenario("b12x-small", Side(B12X, 1, 64), Side(B12X, 2, 64), heads=4, end=130),
+    Scenario("push-to-shuffled", Side(PACKED, 2), Side(AITER, 1), heads=4, end=40, push=True),
     Scenario("nvfp4-small", Side(FLASHINFER, 2), Side(FLASHINFER, 1), heads=2, end=40),
 )
 
-PULLED = [one for one in (*SCENARIOS, *CONVERSIONS) if one.refused is None and not one.push]
+MOVED = [one.name for one in (*SCENARIOS, *CONVERSIONS) if one.refused is None and one.strategy == "direct"]
 
 
-@cache
-def outcome(name: str, strategy: Strategy) -> Outcome:
-    """What comes of a scenario with two layers, by a strategy."""
+@pytest.mark.parametrize("name", MOVED)
+def test_pages_do_not_show_by_what_strategy_they_came(name: str) -> None:
     (one,) = [one for one in (*SCENARIOS, *CONVERSIONS) if one.name == name]
-    return run(replace(one, layers=2, strategy=strategy), stage=lambda stage: None)
-
-
-@pytest.mark.parametrize("name", [one.name for one in PULLED])
-def test_landed_pages_are_those_of_a_direct_transfer(name: str) -> None:
-    direct, landed = outcome(name, "direct"), outcome(name, "landed")
-    assert (direct.problems, landed.problems) == ([], [])
-    assert (set(direct.strategies), set(landed.strategies)) == ({"direct"}, {"landed"})
-    assert landed.digests == direct.digests
-    assert landed.posted <= direct.posted
-    assert landed.bytes >= direct.bytes > 0
+    strategies: list[Strategy] = ["direct", "packed"] if one.push else ["direct", "landed", "packed", "auto"]
+    outcomes = turns(replace(one, layers=2), strategies, stage=lambda stage: None)
+    assert [outcome.problems for outcome in outcomes] == [[] for _ in strategies]
+    direct, *others = outcomes
+    assert direct.strategies == {"direct"}
+    assert direct.bytes > 0
+    assert direct.digests
+    for strategy, outcome in zip(strategies[1:], others, strict=True):
+        # Each rank chooses for itself.
+        assert strategy == "auto" or outcome.strategies == {strategy}
+        assert outcome.digests == direct.digests
+        assert direct.posted >= outcome.posted > 0
+        # Landed moves whole spans, packed whole rows.
+        assert outcome.bytes >= direct.bytes

@@ -612,6 +612,18 @@ class Edge:
     @property
     def layers(self) -> list[str]:
         """The layers that cross."""
+    @property
+    def takes(self) -> list[tuple[str, list[tuple[str, int, int]], bool]]:
+        """What it carries: layer, interval of each sharded axis, and whether what is not sharded comes along. For a peer
+        that cannot route both engines: see :meth:`told`.
+        """
+    @staticmethod
+    def told(direction: _Direction, takes: Sequence[tuple[str, Sequence[tuple[str, int, int]], bool]], /) -> Edge:
+        """The edge of a peer that routed both engines and told its :attr:`takes`. Planning checks it against both layouts.
+
+        Raises:
+            LayoutError: An interval is reversed, or a name is none.
+        """
     def __eq__(self, other: object, /) -> bool: ...
 
 @final

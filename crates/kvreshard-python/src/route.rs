@@ -1,7 +1,12 @@
 //! `Engine`, `Edge`, `Route` and `route`.
 
+use std::sync::Arc;
+
+use kvreshard::Interval;
 use kvreshard::engine as ranks;
-use kvreshard::plan::Direction;
+use kvreshard::layout::Shares;
+use kvreshard::name::Name;
+use kvreshard::plan::{Direction, Take};
 use kvreshard::route as core;
 use pyo3::prelude::*;
 
@@ -66,6 +71,36 @@ impl Edge {
     #[getter]
     fn direction(&self) -> &'static str {
         self.0.direction().name()
+    }
+
+    #[getter]
+    fn takes(&self) -> Vec<(String, Vec<(String, u64, u64)>, bool)> {
+        let share = |(axis, interval): (&Name, Interval)| (axis.to_string(), interval.start(), interval.end());
+        let takes = self.0.takes().iter();
+        takes
+            .map(|(layer, take)| (layer.to_string(), take.shares.iter().map(share).collect(), take.replicated))
+            .collect()
+    }
+
+    #[staticmethod]
+    #[pyo3(signature = (direction, takes, /))]
+    fn told(py: Python<'_>, direction: &str, takes: Vec<(String, Vec<(String, u64, u64)>, bool)>) -> PyResult<Self> {
+        let share = |(axis, start, end): (String, u64, u64)| {
+            let reversed = || kvreshard::Error::Layout {
+                layer: None,
+                field: axis.clone(),
+                found: format!("{start}..{end}"),
+                expected: "an interval that is not reversed".to_owned(),
+            };
+            Ok((Name::new(&axis)?, Interval::new(start, end).ok_or_else(reversed)?))
+        };
+        let take = |(layer, shares, replicated): (String, Vec<_>, bool)| {
+            let shares: kvreshard::Result<Vec<(Name, Interval)>> = shares.into_iter().map(share).collect();
+            Ok((layer.into(), Take { shares: Shares::new(shares?), replicated }))
+        };
+        let takes: kvreshard::Result<Vec<(Arc<str>, Take)>> = takes.into_iter().map(take).collect();
+        let edge = takes.and_then(|takes| Ok(core::Edge::told(direction.parse()?, takes)));
+        edge.map(Self).raised(py)
     }
 
     #[getter]

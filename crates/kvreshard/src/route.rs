@@ -34,6 +34,13 @@ pub struct Edge {
 }
 
 impl Edge {
+    /// An edge between two ranks whose engines have them first, as told by a peer that has routed them: what it carries is checked
+    /// against both layouts when it is planned.
+    pub fn told(direction: Direction, takes: impl IntoIterator<Item = (Arc<str>, Take)>) -> Self {
+        let takes = takes.into_iter().map(|(layer, take)| (layer, Arc::new(take))).collect();
+        Self { local: 0, remote: 0, direction, takes }
+    }
+
     /// Index of the local engine's rank.
     pub const fn local(&self) -> usize {
         self.local

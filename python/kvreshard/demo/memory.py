@@ -81,6 +81,11 @@ class Memory:
         """Keeps a copy of everything, for `unchanged` and `check`."""
         self._before = [whole.copy() for whole in self.allocations]
 
+    def restore(self) -> None:
+        """Puts back what `remember` kept."""
+        for whole, before in zip(self.allocations, self._before, strict=True):
+            whole[:] = before
+
     def unchanged(self) -> list[str]:
         """What is wrong if no byte was to change."""
         pairs = zip(self._before, self.allocations, strict=True)

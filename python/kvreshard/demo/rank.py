@@ -17,10 +17,9 @@ from typing import Literal
 import kvreshard as kvr
 from kvreshard.demo.memory import Memory, Place
 from kvreshard.demo.needed import runs_needed
-from kvreshard.demo.scenarios import Scenario, Which
+from kvreshard.demo.scenarios import Scenario, Strategy, Which
 from kvreshard.nixl import Arrived, Connector, Event, Failed, Finished, LeaseEnded, Peer, Released
 
-REQUEST = "request-0"
 STAGING = 64 << 20
 """Bytes of staging memory, for strategies that need some."""
 TIMEOUT = 60.0
@@ -87,8 +86,8 @@ class Moved:
 
 @dataclass(frozen=True)
 class Checked:
-    """What a decode rank found in its pages, the fewest runs that could have brought it there, and a digest of all bytes
-    of its memory.
+    """What a decode rank found in its pages, the fewest runs that could have brought it there, and a digest of its
+    memory, every byte of it.
     """
 
     elements: int
@@ -110,7 +109,7 @@ class Rank:
         elif self.scenario.first:
             self.memory.write((0, self.scenario.first))
         self.memory.remember()
-        staging = 0 if self.scenario.strategy == "direct" else STAGING
+        staging = STAGING if self.scenario.staging or self.scenario.strategy != "direct" else 0
         self.connector = Connector(spec.name, deadline=TIMEOUT, staging=staging)
         form = self.scenario.declared(spec.which, spec.rank)
         totals = {"h": side.heads or self.scenario.heads} if self.scenario.heads else None
@@ -120,6 +119,14 @@ class Rank:
         self.peers: list[Peer] = []
         self.told: list[Peer] = []
         self.events: list[Event] = []
+        self.strategy = self.scenario.strategy
+        self.turn = 0
+        self._awaited = 0
+
+    @property
+    def id(self) -> str:
+        """The id of the request that is under way or next."""
+        return f"request-{self.turn}"
 
     def idle(self) -> None:
         """Lets NIXL make progress; keeps the events for the command that asks for them."""
@@ -143,10 +150,8 @@ class Rank:
         direction: Literal["read", "write"] = "write" if self.scenario.push else "read"
         route = kvr.route(local=local, remote=remote, direction=direction)
         if not self.spec.issues:
-            if self.scenario.push:
-                self.connector.expect(REQUEST, writers=route.writers[self.spec.rank], lease=TIMEOUT)
-            else:
-                self.connector.expect(REQUEST, readers=route.readers[self.spec.rank], lease=TIMEOUT)
+            self._awaited = (route.writers if self.scenario.push else route.readers)[self.spec.rank]
+            self._expect()
             return
         counts = route.writers if self.scenario.push else route.readers
         for edge in route.edges_of(local=self.spec.rank):
@@ -159,14 +164,27 @@ class Rank:
             if here == self.spec.rank:
                 self.told.append(self.connector.connect(theirs[there].metadata, direction=None, senders=counts[there]))
 
+    def _expect(self) -> None:
+        if self.scenario.push:
+            self.connector.expect(self.id, writers=self._awaited, lease=TIMEOUT)
+        else:
+            self.connector.expect(self.id, readers=self._awaited, lease=TIMEOUT)
+
+    def again(self, strategy: Strategy) -> None:
+        """Prepares for another turn by `strategy`: the memory is as it was before the last."""
+        self.strategy, self.turn = strategy, self.turn + 1
+        self.memory.restore()
+        if not self.spec.issues:
+            self._expect()
+
     def move(self) -> Moved:
         """Issues the request to all peers and waits for its end."""
         begun = time.perf_counter()
         issue = self.connector.write_all if self.scenario.push else self.connector.read_all
         request = self._request()
-        issue([(peer, request) for peer in self.peers], id=REQUEST, strategy=self.scenario.strategy)
+        issue([(peer, request) for peer in self.peers], id=self.id, strategy=self.strategy)
         for peer in self.told:
-            self.connector.notify(peer, REQUEST)
+            self.connector.notify(peer, self.id)
         while True:
             for event in self._next():
                 if isinstance(event, Failed):

@@ -20,8 +20,9 @@ PLAIN_WIDTH = 120
 
 COLUMNS = ("page format", "TP", "page", "posted", "fewest", "MiB", "bytes each", "ms", "verdict")
 LEGEND = (
-    "TP and tokens in a page: prefill -> decode. posted: descriptors by NIXL's telemetry; fewest: as few as can be, by "
-    "looking at every element. ms: of the slowest rank, from its call to the end, first contact included."
+    "TP and tokens in a page: prefill -> decode. posted: descriptors by NIXL's telemetry; fewest: as few as can be if "
+    "no kernel helps, by looking at every element. ms: of the slowest rank, from its call to the end, first contact "
+    "included."
 )
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kvreshard.demo.rank import TIMEOUT, Checked, Crash, Moved, Ready, Refusal, Spec, serve
-from kvreshard.demo.scenarios import SIDES, Scenario, Which
+from kvreshard.demo.scenarios import SIDES, Scenario, Strategy, Which
 
 
 class RankFailed(Exception):
@@ -86,39 +86,76 @@ class Process:
 
 def run(scenario: Scenario, *, stage: Callable[[str], None], backwards: bool = False) -> Outcome:
     """Runs one scenario; `stage` hears what is going on. With `backwards` the writer does not do as its format says."""
-    outcome = Outcome(scenario)
+    (outcome,) = turns(scenario, [scenario.strategy], stage=stage, backwards=backwards)
+    return outcome
+
+
+def turns(
+    scenario: Scenario, strategies: Sequence[Strategy], *, stage: Callable[[str], None], backwards: bool = False
+) -> list[Outcome]:
+    """Runs one scenario by one strategy after the other, in the same processes: an outcome each, in order.
+
+    Before each the decode side's memory is what it was at first.
+    """
     ranks: dict[Which, list[Process]] = {which: [] for which in SIDES}
+    outcomes = [Outcome(replace(scenario, strategy=strategy)) for strategy in strategies]
+    staging = scenario.staging or any(strategy != "direct" for strategy in strategies)
+    scenario = replace(scenario, strategy=strategies[0], staging=staging)
+    at = outcomes[0]
     try:
         stage("starting and filling")
         for which in SIDES:
             for rank in range(scenario.side(which).tp):
                 ranks[which].append(Process(Spec(scenario, which, rank, backwards)))
-        _run(outcome, ranks["prefill"], ranks["decode"], stage)
+        ready: list[Ready] = [_right(rank.answer()) for rank in (*ranks["prefill"], *ranks["decode"])]
+        if not _meet(at, ranks["prefill"], ranks["decode"], ready, stage):
+            return outcomes[:1]
+        for turn, at in enumerate(outcomes):
+            if turn > 0:
+                for answer in _ask((*ranks["decode"], *ranks["prefill"]), "again", at.scenario.strategy):
+                    _right(answer)
+            _move(at, ranks["prefill"], ranks["decode"], ready, stage)
+        for problems in _ask((*ranks["prefill"], *ranks["decode"]), "quit"):
+            at.problems += _right(problems)
     except RankFailed as failure:
-        outcome.problems.append(str(failure))
+        at.problems.append(str(failure))
     finally:
         for process in (*ranks["prefill"], *ranks["decode"]):
             process.end()
-    return outcome
+    return outcomes
 
 
-def _run(outcome: Outcome, prefill: list[Process], decode: list[Process], stage: Callable[[str], None]) -> None:
-    scenario, everyone = outcome.scenario, [*prefill, *decode]
-    ready: list[Ready] = [_right(rank.answer()) for rank in everyone]
+def _meet(
+    outcome: Outcome,
+    prefill: list[Process],
+    decode: list[Process],
+    ready: list[Ready],
+    stage: Callable[[str], None],
+) -> bool:
+    """Has the ranks connect and plan; false when they refused."""
+    everyone = [*prefill, *decode]
     ours, theirs = ready[: len(prefill)], ready[len(prefill) :]
-
     stage("planning")
     for rank in prefill:
         rank.tell("join", ours, theirs)
     for rank in decode:
         rank.tell("join", theirs, ours)
-    answers = [(rank, rank.answer()) for rank in everyone]
-    if _refused(outcome, answers):
+    if _refused(outcome, [(rank, rank.answer()) for rank in everyone]):
         _ask(everyone, "quit")
-        return
+        return False
+    return True
 
+
+def _move(
+    outcome: Outcome,
+    prefill: list[Process],
+    decode: list[Process],
+    ready: list[Ready],
+    stage: Callable[[str], None],
+) -> None:
+    """Moves the request, and looks at every byte."""
     stage("moving")
-    issuers, others = (prefill, decode) if scenario.push else (decode, prefill)
+    issuers, others = (prefill, decode) if outcome.scenario.push else (decode, prefill)
     moves: list[Moved] = [_right(answer) for answer in _ask(issuers, "move")]
     outcome.posted = sum(one.posted for one in moves)
     outcome.bytes = sum(one.bytes for one in moves)
@@ -130,7 +167,7 @@ def _run(outcome: Outcome, prefill: list[Process], decode: list[Process], stage:
 
     stage("checking")
     for rank in decode:
-        rank.tell("check", [one.places for one in ours])
+        rank.tell("check", [one.places for one in ready[: len(prefill)]])
     for rank in prefill:
         rank.tell("unchanged")
     for rank in decode:
@@ -141,15 +178,13 @@ def _run(outcome: Outcome, prefill: list[Process], decode: list[Process], stage:
         outcome.problems += [f"{rank.spec.name}: {problem}" for problem in checked.problems]
     for rank in prefill:
         outcome.problems += [f"{rank.spec.name}: {problem}" for problem in _right(rank.answer())]
-    for problems in _ask(everyone, "quit"):
-        outcome.problems += _right(problems)
 
 
-def _ask(ranks: Iterable[Process], command: str) -> list[Any]:
+def _ask(ranks: Iterable[Process], command: str, *arguments: Any) -> list[Any]:
     """Sends a command to all, then waits for all."""
     asked = list(ranks)
     for rank in asked:
-        rank.tell(command)
+        rank.tell(command, *arguments)
     return [rank.answer() for rank in asked]
 
 

@@ -102,7 +102,8 @@ class Scenario:
     """A prefill and a decode engine, and the request between them.
 
     `heads` in all, 0 where the cache is not sharded. Tokens `first` to `end` are moved; the decode side already has
-    those before `first`. `strategy` is how they move. `refused` is the name of the exception that must be raised before anything moves.
+    those before `first`. `strategy` is how they move; with `staging` there is memory for it
+    also where it is direct. `refused` is the name of the exception that must be raised before anything moves.
     """
 
     name: str
@@ -115,6 +116,7 @@ class Scenario:
     note: str = ""
     refused: str | None = None
     strategy: Strategy = "direct"
+    staging: bool = False
     layers: int = LAYERS
     seed: int = 1
 
@@ -200,6 +202,10 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario("push-1-2", Side(PAGE16, 1, 128), Side(PAGE16, 2, 128), push=True, note="prefill pushes"),
     Scenario("rows-1-1", Side(PACKED, 1, rows=True), Side(PACKED, 1, rows=True), note="a row holds all layers"),
     Scenario("format-2-1", Side(PACKED, 2, gap=512), Side(SLOTS, 1, backwards=True), end=128, note="layers reordered"),
+    Scenario("convert-1-2", Side(PACKED, 1), Side(AITER, 2), strategy="landed", note="landed"),
+    Scenario("convert-2-1", Side(AITER, 2), Side(PACKED, 1), strategy="packed", note="packed"),
+    Scenario("b12x-landed", Side(B12X, 1, 64), Side(B12X, 2, 64), end=512, strategy="landed", note="landed"),
+    Scenario("b12x-packed", Side(B12X, 1, 64), Side(B12X, 2, 64), end=512, strategy="packed", note="packed"),
     Scenario("refuse-fp8", Side(FN, 1), Side(FNUZ, 1), note="fp8 encodings", refused=INCOMPATIBLE),
     Scenario("refuse-heads", Side(PACKED, 1, heads=4), Side(PACKED, 2), note="heads in all", refused=INCOMPATIBLE),
     Scenario("refuse-layer", Side(PACKED, 2, missing=True), Side(PACKED, 1), note="layer missing", refused=MISSING),

@@ -38,6 +38,7 @@ from .events import (
     Telemetry,
 )
 from .metrics import Metrics
+from .order import Options
 from .peer import Peer
 
 __all__ = [
@@ -59,6 +60,7 @@ __all__ = [
     "NotConnected",
     "NotPublished",
     "NotRegistered",
+    "Options",
     "Peer",
     "PeerBusy",
     "PeerDown",

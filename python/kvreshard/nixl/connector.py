@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -13,14 +15,15 @@ import kvreshard as kvr
 
 from . import notices, wire
 from .agent import NixlAgent
-from .errors import MetadataError, NixlError, NotConnected, PeerLost, Unsupported
-from .events import Direction, Event
+from .control import Flow
+from .errors import MetadataError, NixlError, NotConnected, PeerBusy, PeerLost
+from .events import Direction, Event, LeaseEnded
 from .flights import Flights
 from .issue import Issuer
 from .leases import Lease
 from .listener import Listener
 from .notices import Kind, Notice
-from .order import Options, Order
+from .order import Options, Order, fenced
 from .peer import Peer
 from .strategy import TRANSPORTS
 
@@ -74,14 +77,16 @@ class Connector(Listener):
         slot_bytes: int | None = None,
         transport: str | kvr.Transport | None = None,
         fence: bool = False,
+        flow: Flow = "push",
     ) -> None:
         """Opens a UCX agent called `name` (a unique one is made up), or uses `agent`.
 
         `deadline` is how many seconds a request has unless it says otherwise. `threads` is NIXL's pool for large
-        transfers. `staging` bytes beside the pages, in slots of `slot_bytes`, let requests be landed; a page of a peer
-        must fit a slot. `transport` is what costs are worked out for, unless a peer has its own: a measured one by
-        name, or a calibrated one; by default that of the memory's kind. `fence` fences every read of peers that can be
-        (see `Options`).
+        transfers. `staging` bytes beside the pages, in slots of `slot_bytes`, let requests be landed and packed; a
+        page of a peer must fit a slot. `transport` is what costs are worked out for, unless a peer has its own: a
+        measured one by name, or a calibrated one; by default that of the memory's kind. `fence` fences every read of
+        peers that can be (see `Options`). `flow` is who issues the transfers of requests that come here packed: "push"
+        has the peer write into this rank's slots, "pull" has this rank read the peer's.
         """
         super().__init__(
             name,
@@ -91,12 +96,13 @@ class Connector(Listener):
             threads=threads,
             staging=staging,
             slot_bytes=slot_bytes,
+            flow=flow,
         )
         self._deadline = deadline
         self._transport = transport
         self._fence = fence
-        self._issuer = Issuer(self._agent, self._memory, self._landing)
-        self._flights = Flights(self._landing, self._leases)
+        self._issuer = self._new_issuer()
+        self._flights = Flights(self._landing, self._packing, self._leases)
         self._left: tuple[str, ...] = ()
 
     @property
@@ -168,7 +174,19 @@ class Connector(Listener):
         self._flights.require_idle()
         for peer in list(self._peers.values()):
             self._drop(peer)
-        self._issuer = Issuer(self._agent, self._memory, self._landing)
+        self._issuer = self._new_issuer()
+
+    def _new_issuer(self) -> Issuer:
+        return Issuer(self._agent, self._memory, self._landing, self._packing, self._parcelling)
+
+    def gone(self, name: str) -> None:
+        """The host knows that the process of a lost peer, an agent called `name`, has ended: slots of this rank's that
+        it might still have written or read are free again.
+        """
+        with self._open():
+            if name in self._peers and self._peers[name].connected:
+                raise PeerBusy(f"peer {name} is connected", peer=name)
+            self._packing.gone(name)
 
     def disconnect(self, peer: Peer) -> None:
         """Forgets a peer. Raises `PeerBusy` while requests with it are in flight."""
@@ -179,6 +197,7 @@ class Connector(Listener):
     def _drop(self, peer: Peer) -> None:
         self._flights.require_idle(peer)
         del self._peers[peer.name]
+        self._packing.lose(peer)
         peer.close("closed")
 
     # Requests
@@ -214,7 +233,7 @@ class Connector(Listener):
         with self._open():
             for peer, _ in pairs:
                 self._require_mine(peer, order.id)
-            fence = self._fenced(order, [peer for peer, _ in pairs])
+            fence = fenced(order, [peer for peer, _ in pairs], self._fence)
             parts = [
                 (peer, request, b"" if fence else self._notice(peer, order.direction, order.id, order.notify))
                 for peer, request in pairs
@@ -226,20 +245,6 @@ class Connector(Listener):
             except kvr.Error:
                 self._leases.close(leases)
                 raise
-
-    def _fenced(self, order: Order, peers: Sequence[Peer]) -> bool:
-        if order.direction == "write" or order.notify is not True:
-            wanted = bool(order.fence)
-            why = "it is a write" if order.direction == "write" else "its notice is not ours"
-        else:
-            wanted = self._fence if order.fence is None else order.fence
-            deaf = [peer.name for peer in peers if not peer.understands_control]
-            why = f"{', '.join(deaf)} did not announce that it answers" if deaf else ""
-            # What the connector does where it can is not insisted on where it cannot.
-            wanted = wanted and not (deaf and order.fence is None)
-        if wanted and why:
-            raise Unsupported(f"request {order.id} cannot be fenced: {why}", request=order.id, field="fence")
-        return wanted
 
     def cancel(self, id: str) -> bool:
         """Gives up a request of this connector: `Failed` with `Cancelled` follows, and `Freed` where pages are held.
@@ -294,16 +299,42 @@ class Connector(Listener):
             time.sleep(POLL_SECONDS)
 
     def _progress(self) -> None:
-        self._flights.progress()
         unreachable, self._unreachable = self._unreachable, []
         for peer, error in unreachable:
             self._flights.lose(peer, error)
+        self._flights.progress()
         if self._agent.owned:
             for sender, messages in self._agent.notices().items():
                 for message in messages:
                     if not self._hear(sender, message):
                         log.warning("dropped %d bytes from %s that are no notice of ours", len(message), sender)
         self._ledger.expire(time.monotonic())
+        for event in self._ledger.events:
+            if isinstance(event, LeaseEnded):
+                self._packing.withdraw(event.id)
+
+    @contextmanager
+    def serve(self) -> Iterator[Connector]:
+        """Makes progress in a thread of its own while the body runs, for a host that does not `poll` for a while.
+
+        Peers are answered, packed chunks gathered and scattered; what happens is kept for `poll`.
+        """
+        over = threading.Event()
+
+        def work() -> None:
+            while not over.wait(POLL_SECONDS):
+                with self._lock:
+                    if self._closed:
+                        return
+                    self._progress()
+
+        thread = threading.Thread(target=work, name=f"kvreshard {self.name}", daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            over.set()
+            thread.join()
 
     def _take_events(self) -> list[Event]:
         events = [*self._ledger.events, *self._flights.events]

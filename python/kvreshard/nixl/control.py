@@ -6,7 +6,7 @@ introduced itself: NIXL delivers a notice from an agent that it could not send o
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -18,9 +18,13 @@ PREFIX = b"kvreshard\x01"
 MAX_ID = 1024
 """Bytes of a request's id."""
 
+MAX_IDS = 16 << 20
+"""Bytes of one list of block ids."""
+
 VERSION = 2
 """The version of notices from which on a peer understands control messages."""
 
+Flow = Literal["push", "pull"]
 Id = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
@@ -70,7 +74,57 @@ class Confirmed(msgspec.Struct, frozen=True, array_like=True, tag="confirmed"):
     id: Id
 
 
-Message = Hello | Ask | Held | Gone | Done | Confirmed
+class Join(msgspec.Struct, frozen=True, array_like=True, tag="join"):
+    """The packed protocol begins between two registrations, each known by its epochs as receiver and as sender.
+
+    `mine` are the speaker's, `yours` those that it has heard (zeros: none). `flow` is who issues the transfers where
+    the speaker receives. `up`: the speaker takes it as begun.
+    """
+
+    mine: tuple[Count, Count]
+    yours: tuple[Count, Count]
+    flow: Flow
+    up: bool
+
+
+Takes = list[tuple[str, list[tuple[str, Count, Count]], bool]]
+Blocks = list[tuple[Count, Annotated[bytes, msgspec.Meta(max_length=MAX_IDS)]]]
+
+
+class Parcel(msgspec.Struct, frozen=True, array_like=True, tag="parcel"):
+    """A request to be packed, which the ring protocol then calls `name`: the hearer gathers its pages (`gather`), or
+    scatters into them.
+
+    `local` are the receiver's blocks and `remote` the sender's: first token, and ids as int32. `takes` is the edge of
+    a route. Pages are packed into chunks of at most `limit`; `bytes`, chunks of `chunk`, and the plan's `digest` are
+    what the speaker makes of it.
+    """
+
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    id: Id
+    gather: bool
+    zero: bool
+    tokens: tuple[Count, Count]
+    more: bool
+    local: Blocks
+    remote: Blocks
+    layers: list[str] | None
+    takes: Takes | None
+    limit: Count
+    bytes: Count
+    chunk: Count
+    digest: Annotated[str, msgspec.Meta(max_length=64)]
+
+
+class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
+    """A parcel that the speaker cannot take part in; without a name, any. `gone`: it does not hold the pages."""
+
+    name: Annotated[str, msgspec.Meta(max_length=64)]
+    text: Annotated[str, msgspec.Meta(max_length=4096)]
+    gone: bool = False
+
+
+Message = Hello | Ask | Held | Gone | Done | Confirmed | Join | Parcel | Refused
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)

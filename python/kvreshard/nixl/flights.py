@@ -15,6 +15,7 @@ from .landing import Landing
 from .leases import Lease, Leases
 from .leg import Leg, Stage
 from .order import Order
+from .packing import Packing
 from .peer import Peer
 from .transfer import Transfer
 
@@ -27,8 +28,9 @@ Part = tuple[Peer, kvr.Request, bytes]
 class Flights:
     """The transfers of one connector. Not safe across threads by itself; the connector's lock covers it."""
 
-    def __init__(self, landing: Landing, leases: Leases) -> None:
+    def __init__(self, landing: Landing, packing: Packing, leases: Leases) -> None:
         self._landing = landing
+        self._packing = packing
         self._leases = leases
         self._transfers: dict[str, Transfer] = {}
         self._lost: list[Peer] = []
@@ -96,7 +98,7 @@ class Flights:
             for id, transfer in self._transfers.items()
             if peer is None or any(leg.peer is peer and leg.moving for leg in transfer.legs)
         ]
-        if busy or self._landing.busy_with(peer):
+        if busy or self._busy_with(peer):
             raise PeerBusy(
                 f"transfers {f'with peer {peer.name} ' if peer else ''}are in flight: "
                 f"{', '.join(busy) or 'reads of requests that are over'}",
@@ -109,6 +111,7 @@ class Flights:
         """Looks at every transfer; what happened is appended to `events`."""
         now = time.monotonic()
         self._landing.progress()
+        self._packing.progress(now)
         self._advance(self._transfers.values(), now)
         for peer, error in self._newly_lost():
             self.lose(peer, error)
@@ -124,6 +127,7 @@ class Flights:
             return
         peer.state = "lost"
         self._lost.append(peer)
+        self._packing.lose(peer)
         hit = [transfer for transfer in self._transfers.values() if transfer.needs(peer)]
         for leg in (leg for transfer in hit for leg in transfer.legs if leg.peer is peer):
             if leg.state == "running":
@@ -136,7 +140,7 @@ class Flights:
     def drain(self, progress: Callable[[], None], timeout: float, pause: float) -> tuple[str, ...]:
         """Waits until nothing is moving, `timeout` seconds at most; returns what still is."""
         ends = time.monotonic() + timeout
-        while (self.moving or self._landing.busy_with(None)) and time.monotonic() < ends:
+        while (self.moving or self._busy_with(None)) and time.monotonic() < ends:
             progress()
             time.sleep(pause)
         return self.moving
@@ -157,7 +161,7 @@ class Flights:
                     left += [(leg.peer, stage) for stage in leg.abandon()]
                 else:
                     leg.cancel()
-        return left + self._landing.abandon()
+        return left + self._landing.abandon() + self._packing.abandon()
 
     def end(self) -> None:
         """After `abandon`, when the agent is gone and nothing can land any more: the pages are free."""
@@ -177,6 +181,10 @@ class Flights:
                     found.setdefault(leg.peer.name, (leg.peer, leg.error))
         return list(found.values())
 
+    def _busy_with(self, peer: Peer | None) -> bool:
+        """Whether slots are written or read for requests that may be over."""
+        return self._landing.busy_with(peer) or self._packing.busy_with(peer)
+
     def _moving_with(self, peer: Peer) -> bool:
         moving = any(leg.peer is peer and leg.moving for t in self._transfers.values() for leg in t.legs)
-        return moving or self._landing.busy_with(peer)
+        return moving or self._busy_with(peer)

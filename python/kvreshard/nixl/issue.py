@@ -23,6 +23,9 @@ from .landing import Landing
 from .leg import DirectLeg, Leg, Stage
 from .memory import Memory
 from .order import Order
+from .packed import PackedLeg
+from .packing import Packing
+from .parcelling import Parcelling
 from .peer import Peer
 from .strategy import Able, decide
 
@@ -76,10 +79,14 @@ def choose(plan: kvr.Plan, pairing: kvr.Pairing) -> list[Piece]:
 class Issuer:
     """Makes legs. Holds the registered zeros that clear bytes on a peer, made when first needed."""
 
-    def __init__(self, agent: Agent, memory: Memory, landing: Landing) -> None:
+    def __init__(
+        self, agent: Agent, memory: Memory, landing: Landing, packing: Packing, parcelling: Parcelling
+    ) -> None:
         self._agent = agent
         self._memory = memory
         self._landing = landing
+        self._packing = packing
+        self._parcelling = parcelling
         self._zeros: npt.NDArray[np.uint8] | None = None
 
     def leg(
@@ -93,7 +100,7 @@ class Issuer:
         direction = order.direction
         plan = peer.plan(direction, None if order.layers is None else tuple(order.layers))
         pairing = plan.pair(request)
-        chosen, predicted = decide(pairing, peer, direction, order.strategy, self._able(plan, direction))
+        chosen, predicted = decide(pairing, peer, direction, order.strategy, self._able(peer, plan))
         bare = self._bare(pairing, peer.layout if direction == "write" else plan.local) if order.zero else []
         later = None
         if bare and direction == "read":
@@ -103,6 +110,10 @@ class Issuer:
             later, bare = _Clear(bare, self._memory), []
         if chosen == "landed":
             return self._landed(peer, plan, pairing, notice, predicted), later
+        if chosen == "packed":
+            parcel = self._parcelling.ours(peer, request, order)
+            if parcel.chunks:
+                return PackedLeg(self._agent, self._packing, parcel, notice, predicted), later
         pieces = choose(plan, pairing)
         count = len(pieces) + len(bare)
         messages = [b""] * (count - 1) + [notice]
@@ -119,11 +130,12 @@ class Issuer:
             raise
         return DirectLeg(self._agent, peer, stages, notice, predicted), later
 
-    def _able(self, plan: kvr.Plan, direction: Direction) -> Able:
+    def _able(self, peer: Peer, plan: kvr.Plan) -> Able:
         """What can be done with this plan. A slot lies beside pages of one kind, and so do the spans read into it."""
+        reads = plan.direction == "read"
         kinds = {region.memory for region in plan.remote.regions}
-        lands = direction == "read" and self._landing.area is not None and len(kinds) == 1
-        return Able(lands, False, self._landing.chunk)
+        lands = reads and self._landing.area is not None and len(kinds) == 1
+        return Able(self._landing.chunk if lands else 0, self._packing.limit(peer, "receiver" if reads else "sender"))
 
     def _landed(
         self, peer: Peer, plan: kvr.Plan, pairing: kvr.Pairing, notice: bytes, predicted: Predicted | None

@@ -10,12 +10,16 @@ from typing import Any
 import kvreshard as kvr
 
 from . import control, wire
-from .control import Ask, Confirmed, Done, Gone, Held, Hello, Message
+from .control import Ask, Confirmed, Done, Gone, Held, Hello, Join, Message, Parcel, Refused
 from .errors import NixlError, PeerLost, TransferError
+from .landing import Landing
 from .leases import Leases
 from .notices import Kind, Ledger
+from .packing import PREFIX, Packing
+from .parcelling import Parcelling
 from .peer import Peer
 from .rank import LocalRank
+from .staging import Area, Size, area, home
 
 log = logging.getLogger(__name__)
 
@@ -23,12 +27,32 @@ log = logging.getLogger(__name__)
 class Listener(LocalRank):
     """The half of `Connector` that waits for peers and answers them."""
 
-    def __init__(self, name: str | None = None, **options: Any) -> None:
+    def __init__(
+        self, name: str | None = None, *, staging: int, slot_bytes: int | None, flow: control.Flow, **options: Any
+    ) -> None:
+        self._size = Size.of(staging, slot_bytes) if staging else None
         super().__init__(name, **options)
         self._ledger = Ledger()
         self._leases = Leases()
         self._peers: dict[str, Peer] = {}
         self._unreachable: list[tuple[Peer, NixlError]] = []
+        self._landing = Landing(self._agent, self._memory)
+        self._packing = Packing(self._agent, self._memory, flow, self._tell, self._lost)
+        self._parcelling = Parcelling(self._packing, self._memory, self._ledger, self._tell)
+        self._areas: list[Area] = []
+
+    def _open_staging(self, layout: kvr.RankLayout | None) -> None:
+        where = home(layout) if layout is not None and self._size is not None else None
+        if self._areas and self._areas[0].home != where:
+            self._areas = []
+        if not self._areas and where is not None and self._size is not None:
+            self._areas = [area(size, where, self._memory) for size in self._size.shares()]
+        self._landing.open(self._areas[0] if self._areas else None)
+        both = self._areas[1:]
+        self._packing.open_rings({"receiver": both[0], "sender": both[1]} if both else {})
+
+    def _rings(self) -> wire.Rings | None:
+        return self._packing.rings
 
     def expect(
         self,
@@ -57,6 +81,7 @@ class Listener(LocalRank):
     def forget(self, id: str) -> bool:
         """Stops expecting request `id`, without an event; whether it was expected. Fenced reads of it then fail."""
         with self._open():
+            self._packing.withdraw(id)
             return self._ledger.forget(id)
 
     def feed(self, messages: Mapping[str, Sequence[bytes]]) -> dict[str, list[bytes]]:
@@ -71,6 +96,9 @@ class Listener(LocalRank):
 
     def _hear(self, sender: str, message: bytes) -> bool:
         """Takes a message in; false when it is none of ours."""
+        if message.startswith(PREFIX):
+            self._packing.frame(sender, message)
+            return True
         if not control.is_control(message):
             return self._ledger.hear(sender, message)
         told = control.decode(message)
@@ -87,7 +115,22 @@ class Listener(LocalRank):
                 self._answer(sender, self._ledger.done(sender, told))
             case Held() | Gone() | Confirmed():
                 self._leases.hear(sender, told, now)
+            case Join() | Parcel() | Refused():
+                self._pack(sender, told)
         return True
+
+    def _pack(self, sender: str, message: Join | Parcel | Refused) -> None:
+        peer = self._peers.get(sender)
+        if peer is None or not peer.connected:
+            # It introduces itself, and says it again.
+            return
+        match message:
+            case Join():
+                self._packing.join(peer, message)
+            case Parcel():
+                self._parcelling.theirs(peer, message)
+            case Refused():
+                self._packing.refused(peer, message)
 
     def _meet(self, sender: str, metadata: bytes) -> None:
         """A peer introduces itself, so that it can be answered. What it says is believed as far as `connect` does."""
@@ -116,6 +159,12 @@ class Listener(LocalRank):
             self._unreachable.append((peer, error))
         except NixlError as error:
             log.warning("peer %s: %s", peer.name, error)
+
+    def _tell(self, peer: Peer, message: Message, again: bool) -> None:
+        self.say(peer, message, again=again)
+
+    def _lost(self, peer: Peer, error: NixlError) -> None:
+        self._unreachable.append((peer, error))
 
     def _answer(self, sender: str, message: Message | None) -> None:
         peer = self._peers.get(sender)

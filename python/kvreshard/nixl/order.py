@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
+from .errors import Unsupported
 from .events import Direction
+from .peer import Peer
 from .strategy import Wanted, check
 
 
@@ -45,3 +47,23 @@ class Order:
 
     def __post_init__(self) -> None:
         check(self.strategy)
+
+
+def fenced(order: Order, peers: Sequence[Peer], default: bool) -> bool:
+    """Whether the read is fenced: as ordered, or as the connector does by `default` where it can.
+
+    Raises:
+        Unsupported: It is ordered, and cannot be.
+    """
+    deaf = [peer.name for peer in peers if not peer.understands_control]
+    why = ""
+    if order.direction == "write":
+        why = "it is a write"
+    elif order.notify is not True:
+        why = "its notice is not ours"
+    elif deaf:
+        why = f"{', '.join(deaf)} did not announce that it answers"
+    wanted = (default and not why) if order.fence is None else order.fence
+    if wanted and why:
+        raise Unsupported(f"request {order.id} cannot be fenced: {why}", request=order.id, field="fence")
+    return wanted

@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 from typing import Literal
 
+import msgspec
+
 import kvreshard as kvr
 
 from . import control
 from .agent import Agent, Prepared
+from .control import Takes
 from .errors import NixlError, NotConnected, PeerLost
 from .events import Direction
 from .metrics import Metrics
@@ -18,6 +21,11 @@ log = logging.getLogger(__name__)
 
 Layers = tuple[str, ...]
 """Names of the layers that a request is narrowed to."""
+
+MAX_PACKED = 64
+"""Plans of parcels that are remembered."""
+
+_encode = msgspec.msgpack.encode
 
 State = Literal["connected", "lost", "closed"]
 
@@ -46,6 +54,7 @@ class Peer:
         self._edges: dict[Direction, kvr.Edge | None] = {}
         self._plans: dict[tuple[Direction, Layers | None], kvr.Plan] = {}
         self._prepared: dict[tuple[str, int], tuple[Prepared, Prepared]] = {}
+        self._packed: dict[bytes, kvr.Plan] = {}
         self.senders = senders
         self.state: State = "connected"
         self.introduced = False
@@ -114,6 +123,21 @@ class Peer:
         self._edges[direction] = edge
         self._plans = {key: known for key, known in self._plans.items() if key[0] != direction}
         self._plans[direction, None] = plan
+
+    def edge(self, direction: Direction) -> kvr.Edge | None:
+        """The route's edge that is planned by, where there is one."""
+        return self._edges.get(direction)
+
+    def packed_plan(self, role: Literal["receiver", "sender"], layers: Layers | None, takes: Takes | None) -> kvr.Plan:
+        """The receiver's read between this rank, being `role`, and the peer: what both sides pack by."""
+        key = _encode((role, layers, takes))
+        if key not in self._packed:
+            if len(self._packed) >= MAX_PACKED:
+                self._packed.clear()
+            ranks = (self._local, self.layout) if role == "receiver" else (self.layout, self._local)
+            edge = None if takes is None else kvr.Edge.told("read", takes)
+            self._packed[key] = kvr.plan(*ranks, edge=edge, direction="read", layers=layers)
+        return self._packed[key]
 
     def require_connected(self, request: str) -> None:
         """Raises `NotConnected` unless transfers can be issued."""

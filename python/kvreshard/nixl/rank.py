@@ -14,9 +14,7 @@ import kvreshard as kvr
 from . import notices, wire
 from .agent import Agent, NixlAgent, open_agent
 from .errors import Closed, NotPublished
-from .landing import Landing
 from .memory import Memory
-from .staging import Size, area, home
 from .strides import Axes
 
 
@@ -31,10 +29,7 @@ class LocalRank:
         progress_thread: bool = False,
         telemetry: bool = True,
         threads: int = 0,
-        staging: int = 0,
-        slot_bytes: int | None = None,
     ) -> None:
-        self._size = Size.of(staging, slot_bytes) if staging else None
         if agent is None:
             name = name or f"kvreshard-{uuid.uuid4().hex[:12]}"
             self._agent = open_agent(name, progress_thread=progress_thread, telemetry=telemetry, threads=threads)
@@ -45,7 +40,6 @@ class LocalRank:
         self._memory = Memory(self._agent)
         self._layers: list[kvr.Layer] = []
         self._layout: kvr.RankLayout | None = None
-        self._landing = Landing(self._agent, self._memory)
         # Larger than that of any earlier process of this rank, so that a restart is a new registration.
         self._generation = time.time_ns()
 
@@ -206,16 +200,12 @@ class LocalRank:
             self._layout = layout
             return layout
 
-    def _open_staging(self, layout: kvr.RankLayout) -> None:
-        """Staging memory beside the layout's pages, where they are all of one kind."""
-        where = home(layout)
-        if self._size is None or where is None:
-            self._landing.open(None)
-            return
-        if self._landing.area is None or self._landing.area.home != where:
-            self._landing.open(area(self._size, where, self._memory))
-        else:
-            self._landing.open(self._landing.area)
+    def _open_staging(self, layout: kvr.RankLayout | None) -> None:
+        """Staging memory beside the layout's pages, where they are all of one kind; none without a layout."""
+
+    def _rings(self) -> wire.Rings | None:
+        """What peers are told of staging memory."""
+        return None
 
     def deregister(self) -> None:
         """Drops every registration, the layers and all peers, as before sleep mode; what is registered next is a new
@@ -228,12 +218,19 @@ class LocalRank:
             self._drop_peers()
             self._layers, self._layout = [], None
             self._generation += 1
-            self._landing.open(None)
+            self._open_staging(None)
             self._memory.deregister()
 
     def metadata(self) -> bytes:
         """What a peer needs to `connect`: agent, registrations and layout. Register everything first."""
         with self._open():
             layout = self.layout
-            told = wire.Metadata(self.name, self._agent.metadata(), layout, layout.generation, notices.VERSION)
+            told = wire.Metadata(
+                self.name,
+                self._agent.metadata(),
+                layout,
+                layout.generation,
+                notices.VERSION,
+                rings=self._rings(),
+            )
             return wire.encode(told)

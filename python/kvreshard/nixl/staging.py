@@ -55,6 +55,14 @@ class Size:
         """How many slots there are."""
         return self.bytes // self.slot_bytes
 
+    def shares(self) -> list[Size]:
+        """The slots for landing, and a third each for receiving and for gathering packed chunks; landing alone where
+        there are less than three.
+        """
+        third = self.slots // 3
+        counts = [self.slots - 2 * third, third, third] if third else [self.slots]
+        return [Size(count * self.slot_bytes, self.slot_bytes) for count in counts]
+
 
 @dataclass(frozen=True)
 class Area:

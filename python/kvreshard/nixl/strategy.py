@@ -20,11 +20,12 @@ TRANSPORTS = {"DRAM": "cma", "VRAM": "cuda_ipc"}
 
 @dataclass(frozen=True)
 class Able:
-    """What the two sides can do besides direct transfers, and the bytes of a chunk (0: neither)."""
+    """What the two sides can do besides direct transfers: bytes of a chunk when landed and when packed, 0 for not at
+    all.
+    """
 
-    lands: bool
-    packs: bool
-    chunk: int
+    lands: int
+    packs: int
 
 
 def check(wanted: str) -> None:
@@ -45,9 +46,9 @@ def decide(
         kvreshard.RequestError: The request begins inside a row, which only a direct transfer can serve.
         kvreshard.LimitExceeded: A page is larger than a slot.
     """
-    if able.chunk == 0 or not pairing.fits_rows:
-        able = Able(False, False, max(able.chunk, 1))
-    costs = pairing.costs(transport=peer.transport, lands=able.lands, packs=able.packs, chunk=able.chunk)
+    if not pairing.fits_rows:
+        able = Able(0, 0)
+    costs = _costs(pairing, peer, able)
     if wanted == "auto":
         # Direct first: the cheapest of equals is the one that needs no kernel.
         cost = min(costs, key=lambda one: one.ns)
@@ -56,6 +57,15 @@ def decide(
     if found is None:
         raise _refusal(pairing, peer, direction, wanted, able)
     return wanted, _predicted(found)
+
+
+def _costs(pairing: kvr.Pairing, peer: Peer, able: Able) -> list[kvr.Cost]:
+    if able.lands in (0, able.packs) or not able.packs:
+        chunk = max(able.lands, able.packs, 1)
+        return pairing.costs(transport=peer.transport, lands=able.lands > 0, packs=able.packs > 0, chunk=chunk)
+    landed = pairing.costs(transport=peer.transport, packs=False, chunk=able.lands)
+    packed = pairing.costs(transport=peer.transport, lands=False, chunk=able.packs)
+    return landed + [cost for cost in packed if cost.strategy == "packed"]
 
 
 def _predicted(cost: kvr.Cost) -> Predicted:
@@ -75,9 +85,7 @@ def _refusal(pairing: kvr.Pairing, peer: Peer, direction: Direction, wanted: Wan
     elif wanted == "packed" and not able.packs:
         why = f"not both sides run the packed protocol ({peer.name} announced version {peer.packs})"
     else:
-        return kvr.LimitExceeded(
-            f"strategy {wanted}: one page needs more than the {able.chunk} bytes of a staging slot"
-        )
+        return kvr.LimitExceeded(f"strategy {wanted}: one page needs more than the bytes of a staging slot")
     return Unsupported(
         f"strategy {wanted} cannot be run with peer {peer.name}: {why}",
         peer=peer.name,

@@ -1,0 +1,113 @@
+"""Making parcels: of this rank's own requests, and of what peers ask this rank to take part in."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+import kvreshard as kvr
+
+from . import clearing, control
+from .agent import Rows
+from .control import Message, Refused, Takes
+from .errors import LeaseOver
+from .memory import Memory
+from .notices import Ledger
+from .order import Order
+from .packing import Packing
+from .parcels import Parcel, Role, blocks, size, unblocks
+from .peer import Peer
+
+log = logging.getLogger(__name__)
+
+
+class Parcelling:
+    """Makes the parcels of one connector."""
+
+    def __init__(
+        self, packing: Packing, memory: Memory, ledger: Ledger, say: Callable[[Peer, Message, bool], None]
+    ) -> None:
+        self._packing, self._memory, self._ledger, self._say = packing, memory, ledger, say
+
+    def ours(self, peer: Peer, request: kvr.Request, order: Order) -> Parcel:
+        """The parcel of a request of this side's. Raises what planning and pairing raise."""
+        role: Role = "receiver" if order.direction == "read" else "sender"
+        carried = peer.edge(order.direction)
+        takes: Takes | None = None if carried is None else [*carried.takes]
+        layers = None if order.layers is None else tuple(order.layers)
+        if role == "receiver":
+            plan, paired = peer.plan("read", layers), request
+        else:
+            # Both sides pack by the receiver's read.
+            plan = peer.packed_plan(role, layers, takes)
+            paired = kvr.Request(request.tokens, request.remote, request.local, more=request.more)
+        limit = self._packing.limit(peer, role)
+        kernels = self._packing.workshop.kernels(plan, role)
+        chunks = plan.pair(paired).chunks(kernels.tiles, limit)
+        bytes, chunk = size(chunks)
+        message = control.Parcel(
+            name=self._packing.new_name(),
+            id=order.id,
+            gather=role == "receiver",
+            zero=order.zero,
+            tokens=paired.tokens,
+            more=paired.more,
+            local=blocks(paired.local),
+            remote=blocks(paired.remote),
+            layers=None if layers is None else list(layers),
+            takes=takes,
+            limit=limit,
+            bytes=bytes,
+            chunk=chunk,
+            digest=plan.digest,
+        )
+        return Parcel(message.name, order.id, peer, role, chunks, kernels.mover, message, ours=True)
+
+    def theirs(self, peer: Peer, message: control.Parcel) -> None:
+        """Takes part in a peer's parcel, or tells it why not."""
+        role: Role = "sender" if message.gather else "receiver"
+        if self._packing.known(peer, message.name, role):
+            return
+        try:
+            self._packing.accept(self._accepted(peer, role, message))
+        except kvr.Error as error:
+            log.warning("request %s of peer %s is refused: %s", message.id, peer.name, error)
+            self._say(peer, Refused(message.name, str(error)[:1000], isinstance(error, LeaseOver)), False)
+
+    def _accepted(self, peer: Peer, role: Role, message: control.Parcel) -> Parcel:
+        if role == "sender" and self._ledger.is_over(message.id):
+            raise LeaseOver(f"the pages of request {message.id} are not held any more", request=message.id)
+        limit = self._packing.limit(peer, role)
+        if message.limit > limit:
+            raise kvr.LimitExceeded(f"chunks of {message.limit} bytes, and a slot has {limit}")
+        plan = peer.packed_plan(role, None if message.layers is None else tuple(message.layers), message.takes)
+        if plan.digest != message.digest:
+            raise kvr.IncompatibleLayout(
+                f"the two sides plan request {message.id} differently: {plan.digest:.12} here, "
+                f"{message.digest:.12} there"
+            )
+        request = kvr.Request(message.tokens, unblocks(message.local), unblocks(message.remote), more=message.more)
+        pairing = plan.pair(request)
+        kernels = self._packing.workshop.kernels(plan, role)
+        chunks = pairing.chunks(kernels.tiles, message.limit)
+        if size(chunks) != (message.bytes, message.chunk):
+            raise kvr.IncompatibleLayout(f"the two sides cut request {message.id} into other chunks")
+        clear = self._clear(pairing, plan) if role == "receiver" and message.zero else None
+        return Parcel(message.name, message.id, peer, role, chunks, kernels.mover, message, ours=False, clear=clear)
+
+    def _clear(self, pairing: kvr.Pairing, plan: kvr.Plan) -> Callable[[], None]:
+        """Clears what this rank's pages own and the request does not cover."""
+        bare: list[tuple[Rows, str]] = []
+        for kind in sorted({region.memory for region in plan.local.regions}):
+            rows = pairing.zero(memory=kind)
+            if len(rows):
+                clearing.require(kind)
+                self._memory.check(rows, kind)
+                bare.append((rows, kind))
+        return partial(_clear, bare, self._memory)
+
+
+def _clear(bare: list[tuple[Rows, str]], memory: Memory) -> None:
+    for rows, kind in bare:
+        clearing.clear(rows, kind, memory)
