@@ -15,6 +15,7 @@
 pub mod check;
 pub mod explore;
 pub mod host;
+pub mod moves;
 pub mod walk;
 
 use std::collections::{BTreeMap, BTreeSet};
