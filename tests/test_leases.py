@@ -14,7 +14,19 @@ from tests.connector_rank import Spec, await_events, publish, request, running, 
 pytest.importorskip("nixl")
 
 from kvreshard.nixl import Connector, DeadlinePassed, Failed, LeaseEnded, LeaseOver, PeerLost, Unsupported, wire
-from kvreshard.nixl.control import Ask, Confirmed, Done, Gone, Held, Message, decode, encode
+from kvreshard.nixl.control import (
+    Ask,
+    Confirmed,
+    Done,
+    Gone,
+    Held,
+    Join,
+    Message,
+    Parcel,
+    Refused,
+    decode,
+    encode,
+)
 from kvreshard.nixl.leases import LEASE, Lease
 from kvreshard.nixl.notices import Kind, Ledger
 from kvreshard.nixl.peer import Peer
@@ -192,7 +204,38 @@ def test_a_promise_made_anew_in_between_is_no_promise() -> None:
     assert verdicts == ["asking", "held", "gone", "gone"], "nothing was done when it was confirmed"
 
 
-@pytest.mark.parametrize("message", [Ask("r", 5), Held("r", 2, 3), Gone("r"), Done("r", 1, 3, 2), Confirmed("r")])
+PARCEL = Parcel(
+    name="1f",
+    id="r",
+    gather=True,
+    zero=False,
+    tokens=(0, 16),
+    more=False,
+    local=[(0, b"\x01\x00\x00\x00")],
+    remote=[(0, b"\x02\x00\x00\x00")],
+    layers=None,
+    takes=[("layers.0", [("h", 0, 4)], False)],
+    limit=4096,
+    bytes=1024,
+    chunk=1024,
+    digest="ab",
+)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Ask("r", 5),
+        Held("r", 2, 3),
+        Gone("r"),
+        Done("r", 1, 3, 2),
+        Confirmed("r"),
+        Join((1, 2), (0, 0), "pull", True),
+        PARCEL,
+        Refused("1f", "why", True),
+    ],
+    ids=lambda message: type(message).__name__,
+)
 def test_messages_survive_the_wire_and_damage_does_not(message: Any) -> None:
     sent = encode(message)
     assert decode(sent) == message

@@ -272,6 +272,43 @@ def test_more_peers_than_slots_are_not_admitted() -> None:
         here.read(second, pages(0, 8), id="s", strategy="packed", deadline=2.0)
         failed = next(event for event in wait(here, "Failed") if isinstance(event, Failed))
         assert "admitted" in str(failed.reason)
+        # By choice something else is taken for a while.
+        here.read(second, pages(0, 8), id="s")
+        (finished,) = wait(here, "Finished")
+        assert finished.strategies == ("landed",)
         here.disconnect(first)
         here.read(second, pages(0, 8), id="s", strategy="packed")
         wait(here, "Finished")
+
+
+def test_an_edge_as_told_plans_as_the_one_that_was_routed() -> None:
+    """Two replicas of two heads on four ranks: which half a reader takes from whom, only a route says."""
+    spec = replace(THERE, heads=1, total_heads=2, pages=8)
+    memory = [np.zeros((spec.layers, spec.pages, spec.format.page_bytes), np.uint8) for _ in range(5)]
+
+    def rank(number: int, form: kvr.PageFormat, tp: tuple[int, int]) -> kvr.RankLayout:
+        region = kvr.Region(memory[number].ctypes.data, memory[number].nbytes)
+        size = form.page_bytes * spec.pages
+        layers = [
+            kvr.Layer(
+                f"layers.{layer}",
+                [kvr.Segment(region, form, pages=spec.pages // 2, offset=layer * size // 2)],
+                totals={"h": 2},
+            )
+            for layer in range(spec.layers)
+        ]
+        return kvr.RankLayout(engine=str(tp[1]), layers=layers, tp=tp)
+
+    sources = [rank(number, spec.format, (number, 4)) for number in range(4)]
+    reader = rank(4, spec.format.with_extents(h=2), (0, 1))
+    route = kvr.route(local=kvr.Engine([reader]), remote=kvr.Engine(sources))
+    assert len(route.edges) == 2
+    for edge in route.edges:
+        told = kvr.Edge.told("read", edge.takes)
+        source = sources[edge.remote]
+        assert told.takes == edge.takes
+        assert kvr.plan(reader, source, edge=told).digest == kvr.plan(reader, source, edge=edge).digest
+    with pytest.raises(kvr.LayoutError):
+        kvr.Edge.told("read", [("layers.0", [("h", 2, 1)], False)])
+    with pytest.raises(kvr.Error):
+        kvr.plan(reader, sources[0], edge=kvr.Edge.told("read", [("no such layer", [], True)]))

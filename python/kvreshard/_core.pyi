@@ -614,8 +614,8 @@ class Edge:
         """The layers that cross."""
     @property
     def takes(self) -> list[tuple[str, list[tuple[str, int, int]], bool]]:
-        """What it carries: layer, interval of each sharded axis, and whether what is not sharded comes along. For a peer
-        that cannot route both engines: see :meth:`told`.
+        """What it carries: layer, interval of each sharded axis, and whether what is not sharded comes along. For a
+        peer that cannot route both engines: see :meth:`told`.
         """
     @staticmethod
     def told(direction: _Direction, takes: Sequence[tuple[str, Sequence[tuple[str, int, int]], bool]], /) -> Edge:

@@ -6,7 +6,7 @@ Nothing moves here: handles are made, so that whatever is refused is refused bef
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -27,7 +27,7 @@ from .packed import PackedLeg
 from .packing import Packing
 from .parcelling import Parcelling
 from .peer import Peer
-from .strategy import Able, decide
+from .strategy import Able, decide, predicted_direct
 
 Kind = Literal["DRAM", "VRAM"]
 
@@ -100,7 +100,10 @@ class Issuer:
         direction = order.direction
         plan = peer.plan(direction, None if order.layers is None else tuple(order.layers))
         pairing = plan.pair(request)
-        chosen, predicted = decide(pairing, peer, direction, order.strategy, self._able(peer, plan))
+        able = self._able(peer, plan)
+        if order.strategy == "auto" and not self._packing.welcome(peer):
+            able = replace(able, packs=0)
+        chosen, predicted = decide(pairing, peer, direction, order.strategy, able)
         bare = self._bare(pairing, peer.layout if direction == "write" else plan.local) if order.zero else []
         later = None
         if bare and direction == "read":
@@ -115,6 +118,9 @@ class Issuer:
             if parcel.chunks:
                 return PackedLeg(self._agent, self._packing, parcel, notice, predicted), later
         pieces = choose(plan, pairing)
+        if predicted is None:
+            posted, bytes = sum(piece.posted for piece in pieces), sum(piece.bytes for piece in pieces)
+            predicted = predicted_direct(peer, direction, posted, bytes)
         count = len(pieces) + len(bare)
         messages = [b""] * (count - 1) + [notice]
         stages: list[Stage] = []

@@ -104,6 +104,10 @@ class Packing:
         theirs = peer.rings.send if role == "receiver" else peer.rings.receive
         return min(self._areas[role].size.slot_bytes, theirs.slot_bytes)
 
+    def welcome(self, peer: Peer) -> bool:
+        """Whether the peer, and this side, would admit it as far as is known."""
+        return self._running is None or self._running[1].welcome(peer.name, time.monotonic())
+
     # Parcels
 
     def new_name(self) -> str:

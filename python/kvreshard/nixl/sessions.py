@@ -12,8 +12,10 @@ Whoever hears `join` with other epochs than those that it began with ends what t
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 
 import kvreshard as kvr
 
@@ -28,6 +30,9 @@ NONE = (0, 0)
 RESEND, RESEND_MOST = 0.1, 2.0
 """Seconds after which `join` is said again, twice as many each time."""
 
+DENIED = 10.0
+"""Seconds after a refusal in which nothing is packed by choice."""
+
 
 @dataclass
 class Session:
@@ -39,6 +44,7 @@ class Session:
     theirs: tuple[int, int] = NONE
     heard: tuple[int, int] = NONE
     refused: str | None = None
+    denied: float = -inf
     next: float = 0.0
     sent: int = 0
 
@@ -131,6 +137,12 @@ class Sessions:
         """The next that wants to begin may try again."""
         session = self.of(name)
         session.refused, session.sent, session.next = None, 0, 0.0
+        session.denied = time.monotonic()
+
+    def welcome(self, name: str, now: float) -> bool:
+        """Whether there is no recent refusal."""
+        session = self._sessions.get(name)
+        return session is None or session.up or now - session.denied > DENIED
 
     def end(self, name: str) -> None:
         """The peer is lost, or another registration."""

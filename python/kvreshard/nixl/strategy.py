@@ -39,7 +39,7 @@ def check(wanted: str) -> None:
 def decide(
     pairing: kvr.Pairing, peer: Peer, direction: Direction, wanted: Wanted, able: Able
 ) -> tuple[Strategy, Predicted | None]:
-    """The strategy, and what it is expected to take.
+    """The strategy, and what it is expected to take; `None` for a direct transfer that nothing was weighed against.
 
     Raises:
         Unsupported: The strategy asked for is one that this pair cannot run.
@@ -48,6 +48,8 @@ def decide(
     """
     if not pairing.fits_rows:
         able = Able(0, 0)
+    if wanted == "direct" or (wanted == "auto" and not (able.lands or able.packs)):
+        return "direct", None
     costs = _costs(pairing, peer, able)
     if wanted == "auto":
         # Direct first: the cheapest of equals is the one that needs no kernel.
@@ -57,6 +59,16 @@ def decide(
     if found is None:
         raise _refusal(pairing, peer, direction, wanted, able)
     return wanted, _predicted(found)
+
+
+def predicted_direct(peer: Peer, direction: Direction, posted: int, bytes: int) -> Predicted:
+    """What a direct transfer is expected to take."""
+    transport = kvr.Transport.named(peer.transport) if isinstance(peer.transport, str) else peer.transport
+    if direction == "read":
+        post_ns, rate = transport.read_post_ns, transport.read_bytes_per_us
+    else:
+        post_ns, rate = transport.write_post_ns, transport.write_bytes_per_us
+    return Predicted(posted, bytes, posted * post_ns * 1e-9 + bytes / max(rate, 1) * 1e-6)
 
 
 def _costs(pairing: kvr.Pairing, peer: Peer, able: Able) -> list[kvr.Cost]:
