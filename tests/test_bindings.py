@@ -385,7 +385,7 @@ def test_a_plan_of_some_layers() -> None:
         kvr.plan(local, remote, layers=["a", "d"])
     assert (caught.value.layer, caught.value.side) == ("d", "local")
     with pytest.raises(TypeError):
-        kvr.plan(local, remote, layers="abc")  # type: ignore[arg-type]
+        kvr.plan(local, remote, layers="abc")
 
 
 def test_an_edge_narrowed_to_some_layers() -> None:

@@ -223,7 +223,7 @@ def test_latent_rows_by_the_writer_for_cpus(torch: Any) -> None:
     check_writer(form, write, cache, start=start)
     sides = list(form.axes(component))
     transposed = kvr.PageFormat(
-        f"{component}[{' '.join(axis for axis, _ in reversed(sides))}]", dtype="bf16", **dict(sides)
+        f"{component}[{' '.join(axis for axis, _ in reversed(sides))}]", dtype="bf16", extents=dict(sides)
     )
     with pytest.raises(WriterMismatch):
         check_writer(transposed, write, cache, start=start)

@@ -1,6 +1,6 @@
 //! Exact NIXL descriptor plans for moving paged KV cache between engines that lay it out differently.
 //!
-//! A page format is a nest of loops ([`format`]); a rank's memory is layers of strided page segments ([`layout`]); what one
+//! A page format is a nest of loops ([`mod@format`]); a rank's memory is layers of strided page segments ([`layout`]); what one
 //! engine needs from another is a route; what one rank sends another is a [`plan`].
 
 pub mod check;

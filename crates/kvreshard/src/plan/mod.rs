@@ -1,9 +1,9 @@
 //! What one rank exchanges with another: a short list of strided copies, independent of the number of pages.
 //!
-//! 1. [`matching`]: components by name; types, content and shares must agree.
-//! 2. [`period`]: pages of both sides lined up by global token.
-//! 3. [`axis`] and [`copy`]: both address maps refined to common digits, contiguous loops folded into runs.
-//! 4. [`lane`]: runs that touch on both sides joined across components, segments and layers.
+//! 1. `matching`: components by name; types, content and shares must agree.
+//! 2. `period`: pages of both sides lined up by global token.
+//! 3. `axis` and `copy`: both address maps refined to common digits, contiguous loops folded into runs.
+//! 4. `lane`: runs that touch on both sides joined across components, segments and layers.
 
 pub(crate) mod axis;
 pub(crate) mod build;
