@@ -619,7 +619,7 @@ class Edge:
         """
     @staticmethod
     def told(direction: _Direction, takes: Sequence[tuple[str, Sequence[tuple[str, int, int]], bool]], /) -> Edge:
-        """The edge of a peer that routed both engines and told its :attr:`takes`. Planning checks it against both layouts.
+        """The edge of a peer that routed both engines and told its :attr:`takes`. Plans check it against both layouts.
 
         Raises:
             LayoutError: An interval is reversed, or a name is none.
@@ -697,9 +697,9 @@ class Request:
         local: The blocks of every local group.
         remote: The blocks of every remote group.
         more: Later tokens come by other requests, before or after this one (chunked prefill). Then nothing after the
-            end is touched: the end is not rounded up to a row's end, :meth:`Plan.zero` reports nothing after it, a state
-            of several tokens waits for the part that has its last one, and groups of states move with the part that
-            has the last token of all.
+            end is touched: the end is not rounded up to a row's end, :meth:`Plan.zero` reports nothing after it, a
+            state of several tokens waits for the part that has its last one, and groups of states move with the part
+            that has the last token of all.
     """
 
     def __new__(

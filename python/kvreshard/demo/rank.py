@@ -119,7 +119,7 @@ class Rank:
         self.peers: list[Peer] = []
         self.told: list[Peer] = []
         self.events: list[Event] = []
-        self.strategy = self.scenario.strategy
+        self.strategy: Strategy = self.scenario.strategy
         self.turn = 0
         self._awaited = 0
 

@@ -45,10 +45,12 @@ class Taker(Protocol):
     @property
     def held(self) -> int:
         """Slots that it has."""
+        ...
 
     @property
     def waiting(self) -> bool:
         """Whether it has use for another."""
+        ...
 
 
 @dataclass(frozen=True)

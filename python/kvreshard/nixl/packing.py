@@ -59,7 +59,8 @@ class Packing:
         lost: Callable[[Peer, NixlError], None],
     ) -> None:
         self.workshop = Workshop(memory)
-        self._agent, self._flow, self._say, self._lost = agent, flow, say, lost
+        self._flow: Flow = flow
+        self._agent, self._say, self._lost = agent, say, lost
         self._areas: dict[Role, Area] = {}
         self._running: tuple[Carrier, Sessions] | None = None
         self._peers: dict[str, Peer] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 import kvreshard as kvr
 
@@ -99,7 +100,11 @@ class Parcelling:
     def _clear(self, pairing: kvr.Pairing, plan: kvr.Plan) -> Callable[[], None]:
         """Clears what this rank's pages own and the request does not cover."""
         bare: list[tuple[Rows, str]] = []
-        for kind in sorted({region.memory for region in plan.local.regions}):
+        kinds: list[Literal["DRAM", "VRAM"]] = ["DRAM", "VRAM"]
+        present = {region.memory for region in plan.local.regions}
+        for kind in kinds:
+            if kind not in present:
+                continue
             rows = pairing.zero(memory=kind)
             if len(rows):
                 clearing.require(kind)

@@ -58,7 +58,8 @@ class Sessions:
         flow: Flow,
         say: Callable[[Peer, Message, bool], None],
     ) -> None:
-        self._carrier, self._flow, self._say = carrier, flow, say
+        self._flow: Flow = flow
+        self._carrier, self._say = carrier, say
         self._receiver, self._sender = carrier.receiver, carrier.sender
         self._sessions: dict[str, Session] = {}
         self._names: dict[int, str] = {}
