@@ -68,8 +68,9 @@ test-pictures: $(TEST)/built ## The drawings in a headless Chromium, which must 
 	$(TEST)/bin/python -m pytest tests/test_picture.py tests/test_pictures.py
 
 .PHONY: docs
+# Not --quiet: that drops the warnings which strict mode counts.
 docs: $(DOCS)/built ## Build the documentation into target/site; a broken link or an unexplained name fails
-	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --strict
 	@echo "target/site/index.html"
 
 .PHONY: wheels

@@ -85,21 +85,28 @@ def on_config(config: Any) -> Any:
     kept = shutil.ignore_patterns("*.so", "__pycache__", "_core.pyi")
     shutil.copytree(ROOT / "python" / "kvreshard", SOURCES / "kvreshard", ignore=kept)
     stub = (ROOT / "python" / "kvreshard" / "_core.pyi").read_text(encoding="utf-8")
-    (SOURCES / "kvreshard" / "_core.py").write_text(without_overloads(stub), encoding="utf-8")
+    (SOURCES / "kvreshard" / "_core.py").write_text(readable(stub), encoding="utf-8")
     return config
 
 
-def without_overloads(stub: str) -> str:
-    """Keeps the first signature of an overloaded function: who reads docstrings here wants a definition."""
+def readable(stub: str) -> str:
+    """The stub as a module that a reader of docstrings understands.
+
+    An overloaded function keeps its first signature only, and what a class is made with is its `__init__`: the
+    native classes have a `__new__`, which the reader does not take for it.
+    """
     lines, told = stub.splitlines(keepends=True), set()
     for node in ast.parse(stub).body:
         if isinstance(node, ast.FunctionDef) and node.decorator_list:
-            drop = range(
-                node.decorator_list[0].lineno - 1, node.lineno - 1 if node.name not in told else node.end_lineno or 0
-            )
-            for line in drop:
+            end = node.lineno - 1 if node.name not in told else node.end_lineno or 0
+            for line in range(node.decorator_list[0].lineno - 1, end):
                 lines[line] = ""
             told.add(node.name)
+        for inner in node.body if isinstance(node, ast.ClassDef) else ():
+            if isinstance(inner, ast.FunctionDef) and inner.name == "__new__":
+                first = [*inner.args.posonlyargs, *inner.args.args][0].lineno - 1
+                lines[inner.lineno - 1] = lines[inner.lineno - 1].replace("__new__", "__init__")
+                lines[first] = lines[first].replace("cls", "self", 1)
     return "".join(lines)
 
 

@@ -87,6 +87,7 @@ def publish(connector: Any, spec: Spec, arrays: Sequence[Any]) -> kvr.RankLayout
 def _serve(pipe: Connection, spec: Spec, seed: int) -> None:
     os.environ.update(spec.environment)
     from kvreshard.nixl import Connector, leases
+    from tests import marked
 
     connector = Connector(spec.name, **spec.options)
     raw: list[bytes] = []
@@ -131,6 +132,10 @@ def _serve(pipe: Connection, spec: Spec, seed: int) -> None:
         "raw": lambda: raw,
         "lease": lambda seconds: setattr(leases, "LEASE", seconds),
         "notify": lambda peer, id: connector.notify(peers[peer], id),
+        "mark": lambda notation, blocks, seed: connector.mark(
+            [kvr.Blocks(blocks)], marked.writer(arrays, spec, notation), seed=seed
+        ),
+        "digests": lambda peer, blocks, tokens: connector.digests(peers[peer], [kvr.Blocks(blocks)], tokens),
     }
     while True:
         events += connector.poll()

@@ -33,7 +33,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An interpreter whose own packages are the wheel alone. Others are lent, so that nothing is downloaded."""
     folder = tmp_path_factory.mktemp("environment") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     python = folder / "bin" / "python"
     install: list[str | Path] = [
         python,
@@ -44,9 +44,9 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--disable-pip-version-check",
         "--no-index",
         "--no-deps",
-        wheel,
+        str(wheel),
     ]
-    subprocess.run(install, check=True)
+    subprocess.run([str(part) for part in install], check=True)
     (site,) = folder.glob("lib/python*/site-packages")
     # A folder named in a .pth file comes after the environment's own, and its own .pth files are not read.
     (site / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")

@@ -5,6 +5,7 @@ Needs `nixl` and `msgspec`. `Connector` is all that most callers use; `poll` ret
 """
 
 from .connector import Connector
+from .contact import FirstContact
 from .errors import (
     AgentError,
     Cancelled,
@@ -51,6 +52,7 @@ __all__ = [
     "Event",
     "Failed",
     "Finished",
+    "FirstContact",
     "Freed",
     "LeaseEnded",
     "LeaseOver",

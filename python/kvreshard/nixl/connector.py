@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -15,8 +16,9 @@ import kvreshard as kvr
 
 from . import notices, wire
 from .agent import NixlAgent
+from .contact import FirstContact, await_end, compare
 from .control import Flow
-from .errors import MetadataError, NixlError, NotConnected, PeerBusy, PeerLost
+from .errors import MetadataError, NixlError, NotConnected, PeerBusy, PeerLost, Unsupported
 from .events import Direction, Event, LeaseEnded
 from .flights import Flights
 from .issue import Issuer
@@ -120,6 +122,7 @@ class Connector(Listener):
         edge: kvr.Edge | None = None,
         direction: Direction | None = "read",
         senders: int = 1,
+        first_contact: FirstContact | None = None,
     ) -> Peer:
         """Connects the rank whose `metadata()` this is, and plans `direction` with it (`None`: plan when first used).
 
@@ -129,7 +132,13 @@ class Connector(Listener):
         The same metadata again gives the same peer (and adds a plan). Other metadata of the same agent, or a lost peer,
         is connected anew: the old `Peer` is void and `PeerBusy` is raised while requests with it are in flight, since
         nothing could tell their end afterwards.
+
+        `first_contact` reads marked scratch pages before the peer is given out, and raises
+        `kvreshard.probe.WriterMismatch` where this engine does not find the marks; the peer is then forgotten. The call
+        waits for that one transfer, with the lock held.
         """
+        if first_contact is not None and direction != "read":
+            raise Unsupported("first contact is a read: the target of a push compares what has arrived by itself")
         with self._open():
             told = wire.decode(data)
             if told.name == self.name:
@@ -141,7 +150,23 @@ class Connector(Listener):
             peer.senders = senders
             if direction is not None and plan is not None:
                 peer.set_plan(direction, plan, edge)
+            if first_contact is not None:
+                self._meet_first(peer, edge, first_contact)
             return peer
+
+    def _meet_first(self, peer: Peer, edge: kvr.Edge | None, contact: FirstContact) -> None:
+        id = f"first-contact/{uuid.uuid4().hex}"
+        how = "direct" if contact.strategy == "auto" and not self._agent.owned else contact.strategy
+        order = Order(id, "read", notify=False, deadline=contact.deadline, strategy=how, fence=False)
+        try:
+            self._issue(order, [(peer, contact.request)])
+            await_end(id, self._flights.events, self._progress, POLL_SECONDS)
+            compare(self.layout, peer.layout, edge, contact)
+        except BaseException:
+            # Held pages keep their peer until `Freed`.
+            with suppress(PeerBusy):
+                self.disconnect(peer)
+            raise
 
     def _connected(self, told: wire.Metadata) -> Peer:
         peer = self._peers.get(told.name)

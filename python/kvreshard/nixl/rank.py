@@ -13,8 +13,10 @@ import kvreshard as kvr
 
 from . import notices, wire
 from .agent import Agent, NixlAgent, open_agent
+from .contact import Write, digests, mark
 from .errors import Closed, NotPublished
 from .memory import Memory
+from .peer import Peer
 from .strides import Axes
 
 
@@ -220,6 +222,33 @@ class LocalRank:
             self._generation += 1
             self._open_staging(None)
             self._memory.deregister()
+
+    def mark(self, blocks: Sequence[kvr.Blocks], write: Write, *, seed: int = 0) -> int:
+        """Stores marked pages in scratch blocks (one list a group) with the engine's own writer, for a peer's
+        `first_contact`: `write(layer, page, values)` once a page of a layer. Returns how many.
+
+        The arrays are those of `kvreshard.probe.marks`; the writer must store elements as they are.
+        """
+        return mark(self.layout, blocks, write, seed)
+
+    def digests(
+        self,
+        peer: Peer,
+        blocks: Sequence[kvr.Blocks],
+        tokens: tuple[int, int],
+        *,
+        samples: int = 64,
+        seed: int = 0,
+    ) -> dict[str, str]:
+        """A digest of `samples` elements a component for each layer that both sides hold, of the page with token
+        `tokens[0]` in this side's `blocks` (one list a group).
+
+        Both ends of a transfer call it with the same tokens, samples and seed, and compare: the digests are equal when
+        the elements are, however the pages are built. It copies one page a layer to host memory.
+        """
+        with self._open():
+            spans = self._memory.spans(self.layout)
+            return digests(self.layout, peer.layout, spans, blocks, tokens, samples, seed)
 
     def metadata(self) -> bytes:
         """What a peer needs to `connect`: agent, registrations and layout. Register everything first."""
