@@ -27,7 +27,7 @@ demo: $(DEMO)/built ## Build, then move KV cache through NIXL between processes 
 	$(DEMO)/bin/python -m kvreshard.demo
 
 .PHONY: test
-test: rust-checks python-checks ## Every check that a change must pass: Rust, types, style, tests with real NIXL
+test: rust-checks guarded python-checks ## Every check that a change must pass: Rust, types, style, tests with real NIXL
 
 .PHONY: rust-checks
 rust-checks: tools-present
@@ -80,9 +80,19 @@ wheels: $(DEMO)/installed ## A wheel for this machine (one for all Pythons from 
 	$(DEMO)/bin/maturin sdist --out dist
 
 .PHONY: bench
-bench: $(TEST)/built ## Measure the planner (criterion) and the Python benches under benches/
-	cargo bench --locked -p kvreshard
-	@set -e; for bench in benches/*.py; do [ -e "$$bench" ] || continue; set -x; $(TEST)/bin/python "$$bench"; { set +x; } 2>/dev/null; done
+bench: $(TEST)/built ## Measure the planner, its Python surface and NIXL; one table, beside vLLM's own code where it is installed
+	cargo bench --locked -p kvreshard --bench planner
+	$(TEST)/bin/python -m benches
+
+.PHONY: bench-guard
+bench-guard: tools-present ## Hold instruction counts of fixed workloads against benches/instructions.toml (needs valgrind)
+	@command -v valgrind >/dev/null || { echo "error: valgrind is missing: apt-get install valgrind" >&2; exit 1; }
+	$(PYTHON) benches/guard.py $(GUARD_FLAGS)
+
+.PHONY: guarded
+guarded: tools-present
+	@if command -v valgrind >/dev/null; then $(MAKE) --no-print-directory bench-guard; else \
+	  echo "valgrind is not installed: instruction counts are not held against benches/instructions.toml"; fi
 
 .PHONY: test-gpu
 test-gpu: $(TEST)/built ## The tests that need a GPU
