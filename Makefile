@@ -80,9 +80,14 @@ wheels: $(DEMO)/installed ## A wheel for this machine (one for all Pythons from 
 	$(DEMO)/bin/maturin sdist --out dist
 
 .PHONY: bench
-bench: $(TEST)/built ## Measure the planner (criterion) and the Python benches under benches/
-	cargo bench --locked -p kvreshard
-	@set -e; for bench in $(filter-out benches/gpu_%.py,$(wildcard benches/*.py)); do set -x; $(TEST)/bin/python "$$bench"; { set +x; } 2>/dev/null; done
+bench: $(TEST)/built ## Measure the planner, its Python surface and NIXL; one table, beside vLLM's own code where it is installed
+	cargo bench --locked -p kvreshard --bench planner
+	$(TEST)/bin/python -m benches
+
+.PHONY: bench-guard
+bench-guard: tools-present ## Hold instruction counts of fixed workloads against benches/instructions.toml (needs valgrind)
+	@command -v valgrind >/dev/null || { echo "error: valgrind is missing: apt-get install valgrind" >&2; exit 1; }
+	$(PYTHON) benches/guard.py $(GUARD_FLAGS)
 
 .PHONY: test-gpu
 test-gpu: $(TEST)/built ## The tests that need a GPU

@@ -17,9 +17,10 @@ use kvreshard::Side;
 use kvreshard::layout::RankLayout;
 use kvreshard::lower::Pairing;
 use kvreshard::plan::{Direction, Plan};
+use kvreshard::request::Request;
 use kvreshard::route::Route;
 
-use workloads::{engine, rank, request, single};
+use workloads::{engine, rank, request, shuffled, single};
 
 /// The function that callgrind is told to count in.
 #[inline(never)]
@@ -55,14 +56,13 @@ fn ids(blocks: i32) {
     });
 }
 
-fn exact_lists() {
+fn exact_lists(request: &Request) {
     let one = single(&rank((0, 1), 65_536));
     let plan = Plan::new(&one, &one, Direction::Read).unwrap();
     let prepared = plan.prepare().unwrap();
-    let request = request(65_536);
     let (mut here, mut there) = (Vec::new(), Vec::new());
     measure(|| {
-        let pairing = Pairing::new(&plan, black_box(&request)).unwrap();
+        let pairing = Pairing::new(&plan, black_box(request)).unwrap();
         pairing.write_lists(&prepared, 0, &mut here, &mut there).unwrap();
     });
 }
@@ -84,11 +84,12 @@ fn routes() {
     measure(|| Route::new(black_box(&decode), black_box(&prefill), Direction::Read).unwrap());
 }
 
-const WORKLOADS: [(&str, fn()); 7] = [
+const WORKLOADS: [(&str, fn()); 8] = [
     ("plan-and-rows", plan_and_rows),
     ("ids-128-blocks", || ids(128)),
     ("ids-8192-blocks", || ids(8_192)),
-    ("lists-65536-pages", exact_lists),
+    ("lists-65536-pages", || exact_lists(&request(65_536))),
+    ("lists-65536-shuffled", || exact_lists(&shuffled(65_536))),
     ("flat-100000-descriptors", flat),
     ("decode-80-layers", decode),
     ("route-16-ranks", routes),

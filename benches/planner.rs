@@ -21,7 +21,7 @@ use kvreshard::plan::{Direction, Plan};
 use kvreshard::route::Route;
 
 use cpu::CpuTime;
-use workloads::{engine, rank, request, single};
+use workloads::{engine, rank, request, shuffled, single};
 
 fn planning(c: &mut Criterion<CpuTime>) {
     for pages in [1_000, 1_000_000] {
@@ -66,16 +66,17 @@ fn lists(c: &mut Criterion<CpuTime>) {
     let large = rank((0, 1), 65_536);
     let one = Plan::new(&single(&large), &single(&large), Direction::Read).unwrap();
     let prepared = one.prepare().unwrap();
-    let request = request(65_536);
     let mut group = c.benchmark_group("coalesce scattered lists of 65536 pages, one layer");
     group.throughput(Throughput::Elements(65_536));
-    group.bench_function("lists", |b| {
-        let (mut here, mut there) = (Vec::new(), Vec::new());
-        b.iter(|| {
-            let pairing = Pairing::new(&one, black_box(&request)).unwrap();
-            pairing.write_lists(&prepared, 0, &mut here, &mut there).unwrap();
+    for (order, request) in [("in order here", request(65_536)), ("shuffled on both sides", shuffled(65_536))] {
+        group.bench_function(order, |b| {
+            let (mut here, mut there) = (Vec::new(), Vec::new());
+            b.iter(|| {
+                let pairing = Pairing::new(&one, black_box(&request)).unwrap();
+                pairing.write_lists(&prepared, 0, &mut here, &mut there).unwrap();
+            });
         });
-    });
+    }
     group.finish();
 
     let tall = rank((0, 1), 12_500);

@@ -50,10 +50,22 @@ pub(crate) fn engine(size: u64) -> Engine {
     Engine::new((0..size).map(|at| rank((at, size), 1_000)).collect()).unwrap()
 }
 
-/// Block ids that never continue one another on both sides.
+/// Block ids that ascend on this side, and never continue one another on both.
 pub(crate) fn request(blocks: i32) -> Request {
     let local: Vec<i32> = (0..blocks).collect();
-    let remote: Vec<i32> = local.iter().map(|id| if id % 2 == 0 { id + 1 } else { id - 1 }).collect();
+    let remote = local.iter().map(|id| if id % 2 == 0 { id + 1 } else { id - 1 }).collect();
+    of_blocks(local, remote)
+}
+
+/// Every one of `blocks` block ids, a power of two, in no order on either side.
+pub(crate) fn shuffled(blocks: i32) -> Request {
+    let mixed =
+        |factor: i32, start: i32| (0..blocks).map(|id| id.wrapping_mul(factor).wrapping_add(start) & (blocks - 1));
+    of_blocks(mixed(40_503, 7).collect(), mixed(25_717, 99).collect())
+}
+
+fn of_blocks(local: Vec<i32>, remote: Vec<i32>) -> Request {
+    let blocks = local.len();
     let tokens = Interval::from_zero(u64::try_from(blocks).unwrap() * 16);
     Request::new(tokens, vec![Blocks::new(local, 0)], vec![Blocks::new(remote, 0)])
 }

@@ -181,10 +181,15 @@ impl Pairing {
         let (mut posted, mut bytes) = (0, 0);
         // Ids never post fewer than lists rounded up to whole rows, which move the same bytes.
         let rounded = (self.cuts_rows() && self.fits_rows()).then(|| self.clone().rounded());
-        for index in 0..prepared.len() {
+        for (index, list) in prepared.iter().enumerate() {
             let exact = self.lists(prepared, index)?;
             let whole = rounded.as_ref().map(|rounded| rounded.lists(prepared, index)).transpose()?;
-            let chosen = whole.filter(|whole| whole.len() < exact.len()).unwrap_or(exact);
+            let chosen = match whole {
+                Some(whole) if whole.len() < exact.len() => whole,
+                // Of equals, ids go first: their rows are checked already.
+                Some(whole) if whole.len() == exact.len() && self.posted_by_ids(list)? == wide(whole.len()) => whole,
+                _ => exact,
+            };
             bytes = chosen.iter().try_fold(bytes, |sum, one| add(sum, one.length, "bytes of a request"))?;
             posted = add(posted, wide(chosen.len()), "posted descriptors")?;
         }

@@ -4,6 +4,7 @@ Needs `nixl` and `msgspec`. `Connector` is all that most callers use; `poll` ret
 `kvreshard.Error`. No offset is computed here: descriptors come from `kvreshard.plan`.
 """
 
+from .calibrate import calibrate
 from .connector import Connector
 from .contact import FirstContact
 from .errors import (
@@ -76,4 +77,5 @@ __all__ = [
     "TransferError",
     "Unsupported",
     "Untracked",
+    "calibrate",
 ]

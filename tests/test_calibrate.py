@@ -1,0 +1,97 @@
+"""The cost model's constants, fitted and measured on a live pair; nothing on either side may change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import kvreshard as kvr
+from tests.connector_rank import Spec, publish, request, running, wait
+
+pytest.importorskip("nixl")
+
+from kvreshard.nixl import Connector, NotConnected, calibrate
+from kvreshard.nixl.calibrate import SIZES, Sample, fit, measure
+
+
+def samples(post: float, rate: float) -> list[Sample]:
+    counts = [(2048, size) for size in SIZES[:3]] + [(32, SIZES[3])]
+    return [Sample(n, size, n * post + n * size / rate) for n, size in counts]
+
+
+@pytest.mark.parametrize(("post", "rate"), [(3.1e-6, 7.4e9), (1e-5, 1.4e12), (4.4e-6, 4.7e8)])
+def test_the_fit_finds_the_constants_again(post: float, rate: float) -> None:
+    found = fit(samples(post, rate))
+    assert found == pytest.approx((post, rate), rel=1e-3)
+
+
+def test_no_constant_falls_below_zero() -> None:
+    """Larger descriptors that are cheaper than smaller ones, and the other way round."""
+    post, rate = fit([Sample(1000, 256, 1e-3), Sample(1000, 4096, 9e-4), Sample(100, 65536, 5e-5)])
+    assert post > 0
+    assert rate > 0
+    post, rate = fit([Sample(1000, 256, 1e-6), Sample(10, 1 << 20, 1e-3)])
+    assert post == 0
+    assert 1e10 < rate < 3e11
+
+
+@pytest.fixture
+def here() -> Iterator[Connector]:
+    with Connector("here") as connector:
+        yield connector
+
+
+@pytest.mark.parametrize("idle", [False, True])
+def test_a_live_pair_is_measured_and_left_as_it_was(here: Connector, idle: bool) -> None:
+    spec = Spec("here", engine="decode")
+    mine = spec.arrays(1)
+    before = [array.copy() for array in mine]
+    publish(here, spec, mine)
+    with running(Spec("there")) as (there,):
+        theirs = there.call("pages")
+        peer = here.connect(there.call("metadata"))
+        memory = here.metadata()
+        found = calibrate(here, peer, repeats=3, idle=idle)
+        assert here.metadata() == memory, "the buffer is gone again"
+        assert found.name == "calibrated"
+        assert 0 < found.read_post_ns < 10_000_000
+        assert found.read_bytes_per_us > 1
+        assert found.round_trip_ns > 0
+        assert found.pass_bytes_per_us == kvr.Transport.named("cma").pass_bytes_per_us
+        if not idle:
+            assert (found.write_post_ns, found.write_bytes_per_us) == (found.read_post_ns, found.read_bytes_per_us)
+
+        # What is planned with this peer from now on is costed by it.
+        assert peer.transport == found
+        wanted = request((0, 32), [1, 2], [4, 3])
+        cost = peer.plan("read").choose(wanted, transport=peer.transport)
+        moved = -(-cost.bytes * 1000 // found.read_bytes_per_us)
+        assert cost.ns == cost.posted * found.read_post_ns + moved
+        here.read(peer, wanted, id="r")
+        wait(here, "Finished")
+        for layer, source in enumerate(there.call("pages", during=here)):
+            np.testing.assert_array_equal(source, theirs[layer])
+            before[layer][[1, 2]] = source[[4, 3]]
+            np.testing.assert_array_equal(mine[layer], before[layer])
+
+
+def test_regions_smaller_than_a_descriptor_are_measured_with_what_fits(here: Connector) -> None:
+    spec = Spec("here", engine="decode", pages=1, tokens=1)
+    publish(here, spec, spec.arrays(1))
+    with running(Spec("there", pages=1, tokens=1)) as (there,):
+        peer = here.connect(there.call("metadata"))
+        small, fitting = measure(here, peer, "READ", sizes=(256, 1024, 1 << 20), repeats=1)
+        assert (small.posted, small.size) == (spec.layers * spec.format.page_bytes // 256, 256)
+        assert (fitting.posted, fitting.size) == (2, 1024)
+
+
+def test_a_closed_peer_is_refused(here: Connector) -> None:
+    spec = Spec("here", engine="decode")
+    publish(here, spec, spec.arrays(1))
+    with running(Spec("there")) as (there,):
+        peer = here.connect(there.call("metadata"))
+        here.disconnect(peer)
+        with pytest.raises(NotConnected):
+            calibrate(here, peer)
