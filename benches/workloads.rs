@@ -60,7 +60,7 @@ pub(crate) fn request(blocks: i32) -> Request {
 /// Every one of `blocks` block ids, a power of two, in no order on either side.
 pub(crate) fn shuffled(blocks: i32) -> Request {
     let mixed =
-        |factor: i32, start: i32| (0..blocks).map(|id| id.wrapping_mul(factor).wrapping_add(start) & (blocks - 1));
+        |factor: i32, start: i32| (0..blocks).map(move |id| id.wrapping_mul(factor).wrapping_add(start) & (blocks - 1));
     of_blocks(mixed(40_503, 7).collect(), mixed(25_717, 99).collect())
 }
 
