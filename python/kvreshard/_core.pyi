@@ -245,7 +245,9 @@ class PageFormat:
         Raises:
             LimitExceeded: As :meth:`pieces`.
         """
-    def _repr_html_(self) -> str: ...
+    def _repr_html_(self) -> str:
+        """Shows itself in a notebook, as self-contained HTML."""
+
     def __getnewargs_ex__(self) -> tuple[tuple[Any, ...], dict[str, Any]]: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
@@ -889,7 +891,7 @@ class Plan:
         transport: Transport | str,
         lands: bool = True,
         packs: bool = True,
-        chunk: int = 33554432,
+        chunk: int = ...,
     ) -> list[Cost]:
         """:meth:`Pairing.costs`."""
     def choose(
@@ -900,7 +902,7 @@ class Plan:
         transport: Transport | str,
         lands: bool = True,
         packs: bool = True,
-        chunk: int = 33554432,
+        chunk: int = ...,
     ) -> Cost:
         """:meth:`Pairing.choose`."""
     def verify(self) -> None:
@@ -925,7 +927,8 @@ class Plan:
         """
     def to_svg(self, layer: str | None = None) -> str:
         """A drawing of one layer, as the text of an SVG image; arguments and errors as :meth:`picture`."""
-    def _repr_html_(self) -> str: ...
+    def _repr_html_(self) -> str:
+        """Shows itself in a notebook, as self-contained HTML."""
 
 @final
 class Pairing:
@@ -968,7 +971,7 @@ class Pairing:
             RequestError: As :meth:`chunks`.
         """
     def costs(
-        self, *, transport: Transport | str, lands: bool = True, packs: bool = True, chunk: int = 33554432
+        self, *, transport: Transport | str, lands: bool = True, packs: bool = True, chunk: int = ...
     ) -> list[Cost]:
         """What the request costs by each strategy that the two sides are able to use.
 
@@ -981,9 +984,7 @@ class Pairing:
         Raises:
             LayoutError: No transport has that name.
         """
-    def choose(
-        self, *, transport: Transport | str, lands: bool = True, packs: bool = True, chunk: int = 33554432
-    ) -> Cost:
+    def choose(self, *, transport: Transport | str, lands: bool = True, packs: bool = True, chunk: int = ...) -> Cost:
         """The cheapest of :meth:`costs`; direct where two are equal."""
 
 @final
@@ -1120,17 +1121,29 @@ class Transport:
     def name(self) -> str:
         """Its name; ``calibrated`` for constants given by the caller."""
     @property
-    def read_post_ns(self) -> int: ...
+    def read_post_ns(self) -> int:
+        """Nanoseconds for each descriptor posted by a read."""
+
     @property
-    def read_bytes_per_us(self) -> int: ...
+    def read_bytes_per_us(self) -> int:
+        """Bytes a microsecond of a read once posted."""
+
     @property
-    def write_post_ns(self) -> int: ...
+    def write_post_ns(self) -> int:
+        """Nanoseconds for each descriptor posted by a write."""
+
     @property
-    def write_bytes_per_us(self) -> int: ...
+    def write_bytes_per_us(self) -> int:
+        """Bytes a microsecond of a write once posted."""
+
     @property
-    def pass_bytes_per_us(self) -> int: ...
+    def pass_bytes_per_us(self) -> int:
+        """Bytes a microsecond that a gather or a scatter gets through."""
+
     @property
-    def round_trip_ns(self) -> int: ...
+    def round_trip_ns(self) -> int:
+        """Nanoseconds for a message and its answer."""
+
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 
@@ -1290,7 +1303,9 @@ class Report:
         Raises:
             Error: As planning the pair would.
         """
-    def _repr_html_(self) -> str: ...
+    def _repr_html_(self) -> str:
+        """Shows itself in a notebook, as self-contained HTML."""
+
     def __eq__(self, other: object, /) -> bool: ...
 
 @overload
