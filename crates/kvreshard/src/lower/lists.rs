@@ -178,7 +178,8 @@ impl Pairing {
             partial.sort_unstable();
         }
         let mut joiner = Joiner::new(&self.plan, out);
-        match self.lanes_in_order(of) {
+        // With partial cells between the lanes everything is sorted: a run of one lane may touch its own partial run.
+        match self.lanes_in_order(of).filter(|_| partial.is_empty()) {
             Some(lanes) => self.join_lanes(&lanes, &partial, &mut joiner),
             None => self.sorted(of, partial)?.iter().for_each(|one| joiner.place(one)),
         }
