@@ -229,6 +229,14 @@ def test_costs_prefer_what_posts_less() -> None:
     assert costs["direct"].posted > 1000 > costs["landed"].posted >= costs["packed"].posted == 1
     assert pairing.choose(transport="cuda_ipc") == min(costs.values(), key=lambda cost: cost.ns)
     assert [cost.strategy for cost in pairing.costs(transport="cma", lands=False, packs=False)] == ["direct"]
+    # 19 million descriptors are counted, not listed.
+    large = between(
+        kvr.preset("packed-hnd", h=8, n=16, d=128), kvr.preset("aiter-shuffle", h=8, n=16, d=128), pages=512
+    )
+    ids = list(range(512))
+    everything = kvr.Request((0, 512 * 16), [kvr.Blocks(ids)], [kvr.Blocks(ids[::-1])])
+    direct = large.plan.costs(everything, transport="cma", lands=False, packs=False)[0]
+    assert (direct.posted, direct.bytes) == (2 * 512 * 8 * 2304, 2 * 512 * 65536)
     free = kvr.Transport(
         read_post_ns=0,
         read_bytes_per_us=1,

@@ -136,7 +136,7 @@ impl Pairing {
     ) -> PyResult<Vec<Cost>> {
         let able = abilities(lands, packs, chunk);
         py.detach(|| {
-            let costs = self.pairing.costs(self.planned.prepared()?, &transport.known()?, able)?;
+            let costs = self.pairing.costs(|| self.planned.prepared(), &transport.known()?, able)?;
             Ok(costs.into_iter().map(Cost).collect())
         })
         .raised(py)

@@ -153,14 +153,25 @@ fn time(bytes: u64, rate: u64) -> Result<u64> {
     div_ceil(mul(bytes, 1_000, "predicted time")?, rate.max(1), "predicted time")
 }
 
+/// Up to this many runs, direct descriptors are counted from the lists that would be posted, since runs of neighbouring pages may
+/// be one. Beyond it the lists take longer to make than what they tell is worth: a conversion may have a hundred million runs.
+const MAX_LISTED: u64 = 1 << 14;
+
 impl Pairing {
     /// What the request costs by each strategy that the two sides are able to use.
     ///
+    /// `rows` gives the plan's prepared rows. It is asked only where the runs are few.
+    ///
     /// # Errors
     /// As the lowering of each strategy.
-    pub fn costs(&self, prepared: &[Prepared], transport: &Transport, able: Abilities) -> Result<Vec<Cost>> {
+    pub fn costs<'a>(
+        &self,
+        rows: impl FnOnce() -> Result<&'a [Prepared]>,
+        transport: &Transport,
+        able: Abilities,
+    ) -> Result<Vec<Cost>> {
         let plan = self.plan();
-        let mut costs = vec![self.direct_cost(plan, prepared, transport)?];
+        let mut costs = vec![self.direct_cost(plan, rows, transport)?];
         if !self.fits_rows() {
             return Ok(costs);
         }
@@ -177,7 +188,22 @@ impl Pairing {
         Ok(costs)
     }
 
-    fn direct_cost(&self, plan: &Plan, prepared: &[Prepared], transport: &Transport) -> Result<Cost> {
+    fn direct_cost<'a>(
+        &self,
+        plan: &Plan,
+        rows: impl FnOnce() -> Result<&'a [Prepared]>,
+        transport: &Transport,
+    ) -> Result<Cost> {
+        let (mut posted, mut bytes) = self.runs()?;
+        if posted <= MAX_LISTED {
+            (posted, bytes) = self.listed(rows()?)?;
+        }
+        let ns = transport.transfer_ns(plan.direction(), posted, bytes)?;
+        Ok(Cost { strategy: Strategy::Direct, posted, bytes, ns })
+    }
+
+    /// Descriptors and bytes of the lists that would be posted.
+    fn listed(&self, prepared: &[Prepared]) -> Result<(u64, u64)> {
         let (mut posted, mut bytes) = (0, 0);
         // Ids never post fewer than lists rounded up to whole rows, which move the same bytes.
         let rounded = (self.cuts_rows() && self.fits_rows()).then(|| self.clone().rounded());
@@ -193,8 +219,7 @@ impl Pairing {
             bytes = chosen.iter().try_fold(bytes, |sum, one| add(sum, one.length, "bytes of a request"))?;
             posted = add(posted, wide(chosen.len()), "posted descriptors")?;
         }
-        let ns = transport.transfer_ns(plan.direction(), posted, bytes)?;
-        Ok(Cost { strategy: Strategy::Direct, posted, bytes, ns })
+        Ok((posted, bytes))
     }
 
     /// `None` when a page does not fit a chunk.

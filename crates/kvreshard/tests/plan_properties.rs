@@ -12,6 +12,7 @@
 
 use std::collections::BTreeMap;
 
+use kvreshard::cost::{Abilities, TRANSPORTS};
 use kvreshard::format::{PageFormat, Types};
 use kvreshard::layout::{
     Group, GroupKind, Layer, MemoryKind, Position, RankLayout, RankParts, Region, Segment, Shares, TokensPerState,
@@ -338,6 +339,11 @@ fn one_pair(choices: Vec<u16>) {
             assert_eq!(all_rows.get(to), Some(from));
         }
         least_of_whole_rows(&plan, &request, &all_rows);
+        let able = Abilities { lands: true, packs: true, chunk: 1 << 20 };
+        let costs = pairing.costs(|| Ok(&prepared), &TRANSPORTS[0], able).unwrap();
+        let ids: u64 = prepared.iter().map(|list| pairing.posted_by_ids(list).unwrap()).sum();
+        assert!(costs[0].posted <= ids.min(posted as u64));
+        assert!([wanted.len() as u64, all_rows.len() as u64].contains(&costs[0].bytes));
         assert_eq!(through_packed(&plan, &pairing, 512), all_rows);
         assert_eq!(through_landing(&plan, &pairing, 4096), all_rows);
     } else {

@@ -101,6 +101,24 @@ impl Pairing {
         Ok(())
     }
 
+    /// Runs of all pages of the request, those that NIXL joins counted once, and their bytes; whole rows, though the tokens wanted
+    /// may begin or end inside one.
+    pub(crate) fn runs(&self) -> Result<(u64, u64)> {
+        let (mut runs, mut bytes) = (0, 0);
+        for lane in self.plan.lanes() {
+            let Some(pages) = self.pages.get(lane.pair).and_then(|cells| cells.get(lane.cell)) else { continue };
+            let count = wide(pages.local.len());
+            let dense =
+                |track: &Track| matches!(&*lane.copies, [one] if one.loops.is_empty() && one.run == track.stride);
+            let joined = if dense(&lane.local) && dense(&lane.remote) { joins(pages) } else { 0 };
+            runs = add(runs, sub(mul(lane.runs()?, count, "runs")?, joined, "joined runs")?, "runs of a request")?;
+            for copy in lane.copies.iter() {
+                bytes = add(bytes, mul(copy.bytes()?, count, "bytes of a request")?, "bytes of a request")?;
+            }
+        }
+        Ok((runs, bytes))
+    }
+
     /// How many descriptors NIXL posts for the request's ids in `prepared`: it joins consecutive ids, inside a row whose
     /// descriptors are dense on both sides.
     ///
