@@ -304,6 +304,15 @@ def test_the_doctor_tries_a_transfer() -> None:
     assert "UCX" in found["plugins"]
 
 
+def test_the_machine_is_calibrated() -> None:
+    pytest.importorskip("nixl")
+    program = [sys.executable, "-m", "kvreshard.cli", "calibrate", "--json"]
+    found = json.loads(subprocess.run(program, capture_output=True, text=True, check=True, timeout=120).stdout)
+    transport = kvr.Transport(**found)
+    assert min(transport.read_post_ns, transport.write_post_ns, transport.round_trip_ns) > 0
+    assert min(transport.read_bytes_per_us, transport.write_bytes_per_us) > 10
+
+
 def test_the_demonstration_is_reached() -> None:
     result = CliRunner().invoke(app, ["demo", "--layers", "1"])
     assert result.exit_code == 2

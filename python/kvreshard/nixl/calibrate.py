@@ -118,15 +118,18 @@ def measure(
         try:
             samples = []
             for size in sizes:
-                remote = _rows(regions, size, min(most, max(1, about.bytes // size)))
-                if not len(remote):
+                count = min(most, about.bytes // size, sum(region.bytes // size for region in regions))
+                if not count:
                     continue
-                sides = ((_rows([about], size, len(remote)), about.memory), (remote, kind))
-                if operation == "WRITE":
-                    _run(agent, peer.name, "READ", sides, clock)
-                times = [_run(agent, peer.name, operation, sides, clock) for _ in range(repeats + 1)]
+                times = []
+                for turn in range(repeats + 1):
+                    local, remote = _rows([about], size, count), _rows(regions, size, count, turn)
+                    sides = ((local, about.memory), (remote, kind))
+                    if operation == "WRITE":
+                        _run(agent, peer.name, "READ", sides, clock)
+                    times.append(_run(agent, peer.name, operation, sides, clock))
                 # The first one pages memory in and connects.
-                samples.append(Sample(len(remote), size, float(np.median(times[1:]))))
+                samples.append(Sample(count, size, float(np.median(times[1:]))))
             safe = True
             return samples
         finally:
@@ -144,12 +147,14 @@ def _allocate(kind: str, device: int) -> Any:
     return torch.zeros(BUFFER, dtype=torch.uint8, device=f"cuda:{device}")
 
 
-def _rows(regions: Sequence[kvr.Region], size: int, most: int) -> Rows:
-    """Up to `most` descriptors of `size` bytes that do not overlap, spread evenly over the regions."""
+def _rows(regions: Sequence[kvr.Region], size: int, count: int, turn: int = 0) -> Rows:
+    """`count` descriptors of `size` bytes that do not overlap, spread evenly over the regions.
+
+    Other ones in every turn, where there is room, so that they are not read from a cache.
+    """
     rooms = np.array([region.bytes // size for region in regions])
     ends = np.cumsum(rooms)
-    count = min(most, int(ends[-1]))
-    slots = np.arange(count) * int(ends[-1]) // max(1, count)
+    slots = (np.arange(count) * int(ends[-1]) // count + turn) % int(ends[-1])
     at = np.searchsorted(ends, slots, side="right")
     rows = np.empty((count, 3), np.uint64)
     rows[:, 0] = np.array([region.base for region in regions], np.uint64)[at]
