@@ -43,6 +43,8 @@ class Scripted:
         self.prepared = 0
         self.peers: set[str] = set()
         self.telemetry = True
+        self.endings: int | None = None
+        """How many more transfers may be seen to end; `None`: all that the script lets."""
 
     def register_memory(self, reg_list: Any, mem_type: str) -> object:
         self.registered += 1
@@ -95,7 +97,12 @@ class Scripted:
         return self._look(handle, self.post.get(handle.peer, "PROC"))
 
     def check_xfer_state(self, handle: Any) -> str:
-        return self._look(handle, self.state.get(handle.peer, "PROC"))
+        state = self.state.get(handle.peer, "PROC")
+        if state == "DONE" and self.endings is not None:
+            if self.endings == 0:
+                return self._look(handle, "PROC")
+            self.endings -= 1
+        return self._look(handle, state)
 
     def _look(self, handle: Any, state: str | Exception) -> str:
         handle.over = state == "DONE" or state is LOST

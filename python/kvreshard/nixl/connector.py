@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -23,7 +22,7 @@ from .events import Direction, Event, LeaseEnded
 from .flights import Flights
 from .issue import Issuer
 from .leases import Lease
-from .listener import Listener
+from .listener import POLL_SECONDS, Listener
 from .notices import Kind, Notice
 from .order import Options, Order, fenced
 from .peer import Peer
@@ -33,9 +32,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 log = logging.getLogger(__name__)
-
-POLL_SECONDS = 0.0002
-"""Pause between two looks of a `poll` that waits."""
 
 # Memory and handles of transfers that outlived their connector: freeing either while bytes may land is what must not
 # happen.
@@ -337,29 +333,6 @@ class Connector(Listener):
         for event in self._ledger.events:
             if isinstance(event, LeaseEnded):
                 self._packing.withdraw(event.id)
-
-    @contextmanager
-    def serve(self) -> Iterator[Connector]:
-        """Makes progress in a thread of its own while the body runs, for a host that does not `poll` for a while.
-
-        Peers are answered, packed chunks gathered and scattered; what happens is kept for `poll`.
-        """
-        over = threading.Event()
-
-        def work() -> None:
-            while not over.wait(POLL_SECONDS):
-                with self._lock:
-                    if self._closed:
-                        return
-                    self._progress()
-
-        thread = threading.Thread(target=work, name=f"kvreshard {self.name}", daemon=True)
-        thread.start()
-        try:
-            yield self
-        finally:
-            over.set()
-            thread.join()
 
     def _take_events(self) -> list[Event]:
         events = [*self._ledger.events, *self._flights.events]

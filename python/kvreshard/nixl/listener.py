@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import kvreshard as kvr
 
@@ -21,7 +23,13 @@ from .peer import Peer
 from .rank import LocalRank
 from .staging import Area, Size, area, home
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 log = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.0002
+"""Pause between two looks of a `poll` that waits."""
 
 
 class Listener(LocalRank):
@@ -145,6 +153,32 @@ class Listener(LocalRank):
 
     def _connected(self, told: wire.Metadata) -> Peer:
         raise NotImplementedError
+
+    def _progress(self) -> None:
+        raise NotImplementedError
+
+    @contextmanager
+    def serve(self) -> Iterator[Self]:
+        """Makes progress in a thread of its own while the body runs, for a host that does not `poll` for a while.
+
+        Peers are answered, packed chunks gathered and scattered; what happens is kept for `poll`.
+        """
+        over = threading.Event()
+
+        def work() -> None:
+            while not over.wait(POLL_SECONDS):
+                with self._lock:
+                    if self._closed:
+                        return
+                    self._progress()
+
+        thread = threading.Thread(target=work, name=f"kvreshard {self.name}", daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            over.set()
+            thread.join()
 
     # Speaking
 
