@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 import kvreshard as kvr
 from kvreshard.cli.app import app
 from kvreshard.cli.sides import BadSide, Side, format_of
+from tests.stock import handshake
 
 SHUFFLED = "rocm_aiter_fa:shuffle"
 
@@ -220,6 +221,33 @@ def test_other_files_are_not_taken(sides: tuple[Path, Path], tmp_path: Path) -> 
     junk.write_bytes(b"\x93junk")
     assert "neither a layout's message" in complaint("check", junk, sides[1])
     assert "No such file" in complaint("check", tmp_path / "absent", sides[1])
+
+
+@pytest.fixture
+def captured(tmp_path: Path) -> Path:
+    path = tmp_path / "captured.bin"
+    path.write_bytes(handshake())
+    return path
+
+
+def test_a_stock_peer_is_checked(sides: tuple[Path, Path], captured: Path) -> None:
+    here = 'heads = 8\nlayers = 4\nnames = "model.layers.#.attn"\n'
+    sides[1].write_text(f'format = "flash_attn"\n{here}')
+    found = answer("check", captured, sides[1])
+    assert [finding["severity"] for finding in found["findings"]] == ["warning"]
+    sides[1].write_text(f'format = "{SHUFFLED}"\n{here}')
+    refused = answer("check", captured, sides[1], code=1)
+    assert refused["findings"][0]["remote"] == "unknown"
+    assert answer("check", captured, sides[1], "--assume-standard")["accepted"]
+    assert "turn --direction round" in complaint("check", sides[1], captured)
+    assert "a stock handshake says nothing" in complaint("verify", captured, sides[1])
+    assert "is no place: write RANK/SIZE" in complaint("check", captured, sides[1], "--prefill-tp", "2/2")
+
+
+def test_two_stock_peers_are_audited(captured: Path) -> None:
+    found = answer("check", captured, captured)
+    assert {finding["severity"] for finding in found["findings"]} <= {"warning", "note"}
+    assert all("row" in finding for finding in found["findings"])
 
 
 def test_a_plan_is_proven(sides: tuple[Path, Path], messages: tuple[Path, Path]) -> None:

@@ -188,12 +188,13 @@ def dump_vllm(
     layers: Annotated[int, typer.Option(help="Layers of the model.")] = 2,
     dtype: Annotated[str, typer.Option(help="Element type of K and V.")] = "bf16",
     engine: Annotated[str, typer.Option(help="The engine's id.")] = "prefill",
+    names: Annotated[str, typer.Option(help="What layers are called, their number in the place of #.")] = "layers.#",
     as_json: Json = False,
 ) -> None:
     """The message that a rank of vLLM sends with these settings, at made-up addresses; `check` reads it."""
     with refusals(as_json):
         try:
-            side = Side(engine, what, heads, head_size, page, tp, layers, dtype)
+            side = Side(engine, what, heads, head_size, page, tp, layers, dtype, names=names)
             if side.backend is None:
                 fail(f"{what!r} is no vLLM backend; known are {', '.join(BACKENDS)}")
             if not 0 <= rank < tp:

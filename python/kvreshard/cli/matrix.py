@@ -143,7 +143,7 @@ def as_json(cells: Sequence[Cell]) -> list[dict[str, Any]]:
     return [asdict(cell) for cell in cells]
 
 
-COLOURS = {"=": "#2da44e", "+": "#54aeff", "c": "#b6e3ff", "!": "#d1242f", "?": "#bf8700", ".": "#afb8c1", " ": "none"}
+COLOURS = {"=": "#2da44e", "+": "#54aeff", "c": "#8250df", "!": "#d1242f", "?": "#bf8700", ".": "#afb8c1", " ": "none"}
 
 
 def as_svg(cells: Sequence[Cell]) -> str:

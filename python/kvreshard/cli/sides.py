@@ -39,6 +39,7 @@ class Side:
         layers: Layers of the model.
         dtype: Element type of K and V.
         pages: Pages of each layer.
+        names: What layers are called, their number in the place of `#`: peers match layers by name.
     """
 
     engine: str
@@ -50,11 +51,14 @@ class Side:
     layers: int = 2
     dtype: str = "bf16"
     pages: int = 1024
+    names: str = "layers.#"
 
     def __post_init__(self) -> None:
         for name in ("heads", "head_size", "tp", "layers", "pages"):
             if getattr(self, name) < 1:
                 raise BadSide(f"{name} of {self.engine} must be at least 1, not {getattr(self, name)}")
+        if "#" not in self.names:
+            raise BadSide(f"names of {self.engine} must have a # for the number of a layer, not {self.names!r}")
         if self.page < 0:
             raise BadSide(f"page of {self.engine} must be at least 1, not {self.page}")
 
@@ -115,7 +119,7 @@ class Side:
                 segments.append(
                     kvr.Segment(region, fmt, pages=self.pages, page_stride=stride, offset=offset, holds=holds)
                 )
-            layers.append(kvr.Layer(f"layers.{layer}", segments, totals=totals))
+            layers.append(kvr.Layer(self.names.replace("#", str(layer)), segments, totals=totals))
         groups = [kvr.Group("tokens" if states else "state")]
         return kvr.RankLayout(engine=self.engine, layers=layers, groups=groups, tp=(rank, self.tp))
 
