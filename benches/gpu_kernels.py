@@ -25,7 +25,7 @@ import torch
 import triton
 
 import kvreshard as kvr
-from kvreshard.kernels.blocks import Config
+from kvreshard.kernels.blocks import DEFAULT, Config
 from kvreshard.kernels.mover import Mover, Work
 from kvreshard.kernels.torch_backend import TorchMover
 from kvreshard.kernels.triton_backend import TritonMover
@@ -168,7 +168,7 @@ class Pass:
     moved: int
     gather: bool
 
-    def mover(self, config: Config | None) -> TritonMover:
+    def mover(self, config: Config) -> TritonMover:
         return TritonMover(self.tiles, [self.memory], config)
 
 
@@ -219,18 +219,15 @@ def host_us(mover: TritonMover, one: Pass, buffer: torch.Tensor) -> tuple[float,
 
 
 VARIANTS = [
-    Config(bytes=size, warps=warps, staged=staged, evict=evict)
-    for size, warps, staged, evict in [
-        (4096, 4, True, False),
-        (8192, 4, True, False),
-        (8192, 8, True, False),
-        (16384, 4, True, False),
-        (16384, 8, True, False),
-        (32768, 8, True, False),
-        (8192, 4, False, False),
-        (8192, 4, True, True),
-        (16384, 8, True, True),
-    ]
+    DEFAULT,
+    Config(warps=2),
+    Config(bytes=2048, warps=2),
+    Config(bytes=8192),
+    Config(bytes=8192, warps=8),
+    Config(bytes=16384, warps=8),
+    Config(staged=True),
+    Config(staged=False),
+    Config(evict=True),
 ]
 
 
@@ -241,7 +238,7 @@ def measured(case: Case, arguments: argparse.Namespace) -> Iterator[dict[str, An
         buffer = noise(one.buffer)
         copy = copy_ms(one.moved, arguments.repeats)
         found = {}
-        for config in VARIANTS if arguments.tune else [None]:
+        for config in VARIANTS if arguments.tune else [DEFAULT]:
             mover = one.mover(config)
             if not arguments.unchecked:
                 checked(one, mover)
@@ -250,7 +247,6 @@ def measured(case: Case, arguments: argparse.Namespace) -> Iterator[dict[str, An
         config = min(found, key=lambda config: found[config])
         mover = one.mover(config)
         host = host_us(mover, one, buffer)
-        used = [launch.config for launches in mover._launches.values() for launch in launches]
         yield {
             "case": case.name,
             "pass": one.name,
@@ -262,7 +258,7 @@ def measured(case: Case, arguments: argparse.Namespace) -> Iterator[dict[str, An
             "goal": case.goal,
             "prepare_us": host[0],
             "launch_us": host[1],
-            "config": str(used[0]),
+            "config": str(config),
             "all": {str(config): copy / ms for config, ms in found.items()},
         }
     del sides
