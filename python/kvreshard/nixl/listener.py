@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,7 @@ POLL_SECONDS = 0.0002
 """Pause between two looks of a `poll` that waits."""
 
 
-class Listener(LocalRank):
+class Listener(LocalRank, ABC):
     """The half of `Connector` that waits for peers and answers them."""
 
     def __init__(
@@ -151,11 +152,13 @@ class Listener(LocalRank):
         except kvr.Error as error:
             log.warning("could not connect %s, which introduced itself: %s", sender, error)
 
+    @abstractmethod
     def _connected(self, told: wire.Metadata) -> Peer:
-        raise NotImplementedError
+        """Connects the peer that introduced itself."""
 
+    @abstractmethod
     def _progress(self) -> None:
-        raise NotImplementedError
+        """Carries on with all that is under way."""
 
     @contextmanager
     def serve(self) -> Iterator[Self]:
