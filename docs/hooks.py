@@ -117,23 +117,24 @@ def on_pre_build(config: Any) -> None:
 
 
 def unexplained(root: Path) -> list[str]:
-    """Public names that have no entry in docs/api or no docstring."""
-    wanted = {
-        "kvreshard": ("core.md", "__init__.py"),
-        "kvreshard.nixl": ("nixl.md", "nixl/__init__.py"),
-        "kvreshard.formats": ("formats.md", "formats/__init__.py"),
-        "kvreshard.pictures": ("pictures.md", "pictures/__init__.py"),
-        "kvreshard.probe": ("probe.md", "probe/__init__.py"),
-    }
+    """Public names that have no entry in docs/api or no words of their own, their methods and attributes included.
+
+    Public is what the `__all__` of a package lists, and what those classes show without an underscore.
+    """
     found = []
-    for module, (page, source) in wanted.items():
-        told = set(
-            re.findall(r"^::: ([\w.]+)$", (root / "docs" / "api" / page).read_text(encoding="utf-8"), re.MULTILINE)
-        )
-        names = public_names(root / "python" / "kvreshard" / source)
-        found += [
-            f"{module}.{name} has no entry in docs/api/{page}" for name in names if f"{module}.{name}" not in told
-        ]
+    package = root / "python" / "kvreshard"
+    for source in sorted(package.rglob("__init__.py")):
+        names = public_names(source)
+        if not names:
+            continue
+        module = ".".join(source.parent.relative_to(package.parent).parts)
+        page = root / "docs" / "api" / f"{'core' if module == 'kvreshard' else module.removeprefix('kvreshard.')}.md"
+        text = page.read_text(encoding="utf-8") if page.exists() else ""
+        told = set(re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE))
+        for name in names:
+            if f"{module}.{name}" not in told:
+                found.append(f"{module}.{name} has no entry in docs/api/{page.name}")
+            found += [f"{module}.{missing} has no words" for missing in wordless(source, name)]
     return found
 
 
@@ -145,3 +146,60 @@ def public_names(path: Path) -> list[str]:
         ):
             return [name for name in ast.literal_eval(node.value) if not name.startswith("__")]
     return []
+
+
+def definition(path: Path, name: str) -> tuple[Path, list[ast.stmt], str]:
+    """Where a module's name is defined, imports followed inside the package: the file, every definition, the words."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    defined: list[ast.stmt] = []
+    words = ""
+    for node, after in zip(tree.body, [*tree.body[1:], None], strict=True):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
+            defined.append(node)
+            words = words or ast.get_docstring(node) or ""
+        elif isinstance(node, ast.Assign) and any(isinstance(to, ast.Name) and to.id == name for to in node.targets):
+            # A constant or an alias has its words in a string after it.
+            defined.append(node)
+            words = words or string(after)
+    if defined:
+        return path, defined, words
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and name in (alias.asname or alias.name for alias in node.names):
+            start = path.parents[node.level - 1] if node.level else ROOT / "python"
+            target = start.joinpath(*(node.module or "").split("."))
+            real = next(one.name for one in node.names if name in (one.asname, one.name))
+            for file in (target / "__init__.py", target.with_suffix(".py"), target.with_suffix(".pyi")):
+                if file.exists():
+                    return definition(file, real)
+    return path, [], ""
+
+
+def string(node: ast.stmt | None) -> str:
+    """The text of a statement that is nothing but a text."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        return node.value.value
+    return ""
+
+
+def wordless(path: Path, name: str) -> list[str]:
+    """What has no docstring: the name itself, its public methods, properties and annotated attributes."""
+    path, nodes, words = definition(path, name)
+    if not words:
+        return [name] if nodes else []
+    found = []
+    for node in nodes:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        told = {one.name for one in node.body if isinstance(one, ast.FunctionDef) and ast.get_docstring(one)}
+        for one, after in zip(node.body, [*node.body[1:], None], strict=True):
+            if isinstance(one, ast.FunctionDef) and not one.name.startswith("_") and one.name not in told:
+                found.append(f"{name}.{one.name}")
+            if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
+                attribute = one.target.id
+                if not attribute.startswith("_") and not string(after) and not re.search(rf"\b{attribute}\b", words):
+                    found.append(f"{name}.{attribute}")
+        for base in node.bases:
+            if isinstance(base, ast.Name):
+                inherited = [missing.partition(".") for missing in wordless(path, base.id)]
+                found += [f"{name}.{missing}" for _, dot, missing in inherited if dot and missing not in told]
+    return found

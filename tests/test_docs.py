@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import importlib.util
 import re
 import shlex
@@ -128,15 +127,44 @@ def test_every_public_name_has_its_entry(hooks: ModuleType) -> None:
     assert hooks.unexplained(ROOT) == []
 
 
-@pytest.mark.parametrize("name", ["formats", "pictures", "probe", "nixl"])
-def test_every_public_name_has_words(name: str) -> None:
-    if name == "nixl":
-        pytest.importorskip("nixl")
-    module = importlib.import_module(f"kvreshard.{name}")
-    for public in module.__all__:
-        thing = getattr(module, public)
-        if callable(thing):
-            assert (thing.__doc__ or "").strip(), f"{name}.{public}"
+SILENT = '''
+"""A package."""
+__all__ = ["Heir", "LIMIT", "told", "untold"]
+LIMIT = 3
+
+class Base:
+    """Words."""
+    def inherited(self): ...
+
+class Heir(Base):
+    """Words, also of `size`."""
+    size: int
+    weight: int
+    def run(self): ...
+    def _walk(self): ...
+    def stop(self):
+        """Words."""
+
+def told():
+    """Words."""
+
+def untold(): ...
+'''
+
+
+def test_a_name_without_words_would_be_noticed(hooks: ModuleType, tmp_path: Path) -> None:
+    for folder in ("python/kvreshard/silent", "docs/api"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "python/kvreshard/silent/__init__.py").write_text(SILENT)
+    (tmp_path / "docs/api/silent.md").write_text("".join(f"::: kvreshard.silent.{n}\n\n" for n in ("Heir", "told")))
+    silent = "kvreshard.silent."
+    assert hooks.unexplained(tmp_path) == [
+        *(f"{silent}Heir.{name} has no words" for name in ("weight", "run", "inherited")),
+        f"{silent}LIMIT has no entry in docs/api/silent.md",
+        f"{silent}LIMIT has no words",
+        f"{silent}untold has no entry in docs/api/silent.md",
+        f"{silent}untold has no words",
+    ]
 
 
 def test_every_preset_is_drawn(hooks: ModuleType) -> None:

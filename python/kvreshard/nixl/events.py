@@ -42,7 +42,8 @@ class Share:
     """One peer's part of a request: by what strategy, and what it took.
 
     `posted` descriptors and `bytes` over the transport, as this side posted them (a packed part of which the peer
-    issues the transfers counts what the peer was to post). `seconds` from the first step to the end, scatter included.
+    issues the transfers counts what the peer was to post). `seconds` from the first step to the end, scatter included;
+    `predicted` is what the cost model expected, where it was asked.
     """
 
     peer: str
@@ -55,7 +56,10 @@ class Share:
 
 @dataclass(frozen=True)
 class Finished:
-    """Every byte of the request has arrived, and every peer was told. `transfers` are NIXL's, `shares` one a peer."""
+    """Every byte of request `id` has arrived, and every peer was told.
+
+    `direction` is the side of this rank: it read, or it wrote. `transfers` are NIXL's, `shares` one a peer.
+    """
 
     id: str
     direction: Direction
@@ -85,10 +89,10 @@ class Finished:
 
 @dataclass(frozen=True)
 class Failed:
-    """The request failed; what its local pages hold is undefined.
+    """Request `id` failed in its `direction` for a `reason`; what its local pages hold is undefined.
 
     `pages` is "free" when nothing can write to (or read from) this rank's pages any more. "held" means that a transfer
-    is still in flight: the pages must not be used until `Freed` of the same id.
+    is still in flight: the pages must not be used until `Freed` of the same id. `peers` are those that it was with.
     """
 
     id: str
@@ -100,7 +104,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Freed:
-    """The transfers of a failed request have ended: its held pages are free."""
+    """The transfers of the failed request `id`, of this `direction`, have ended: its held pages are free."""
 
     id: str
     direction: Direction
@@ -108,7 +112,7 @@ class Freed:
 
 @dataclass(frozen=True)
 class Released:
-    """All readers of the request have read this rank's pages, which are free."""
+    """All `readers` of request `id` have read this rank's pages, which are free."""
 
     id: str
     readers: tuple[str, ...]
@@ -116,7 +120,7 @@ class Released:
 
 @dataclass(frozen=True)
 class Arrived:
-    """All writers of the request have written into this rank's pages, which are complete."""
+    """All `writers` of request `id` have written into this rank's pages, which are complete."""
 
     id: str
     writers: tuple[str, ...]
@@ -124,7 +128,7 @@ class Arrived:
 
 @dataclass(frozen=True)
 class LeaseEnded:
-    """The time given to `expect` is over, and only `heard` of `needed` peers were heard.
+    """The time given to `expect` for request `id` is over, and only `heard` of `needed` peers were heard.
 
     A peer that was not heard may still be at it: a late reader would read pages of another request, a late writer would
     write into them.
@@ -137,7 +141,10 @@ class LeaseEnded:
 
 @dataclass(frozen=True)
 class PeerDown:
-    """The connection to a peer is gone. `requests` were in flight with it; each is reported as `Failed` as well."""
+    """The connection to a peer is gone, for a `reason`.
+
+    `requests` were in flight with it; each is reported as `Failed` as well.
+    """
 
     peer: str
     reason: kvr.Error
@@ -145,3 +152,4 @@ class PeerDown:
 
 
 Event = Finished | Failed | Freed | Released | Arrived | LeaseEnded | PeerDown
+"""Any of what `Connector.poll` reports."""

@@ -60,5 +60,5 @@ class NixlPushConnector(StockPushConnector):
         state_wanted(self.connector_scheduler, request, num_external_tokens)
 
 
-# vLLM asks for this name in places, so the pull connector must be loadable by it.
 NixlConnector = NixlPullConnector
+"""The connector that pulls, by the name that vLLM asks for in places."""
