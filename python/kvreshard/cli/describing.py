@@ -12,7 +12,7 @@ import kvreshard as kvr
 from kvreshard.cli.backends import BACKENDS
 from kvreshard.cli.drawing import legend, strip
 from kvreshard.cli.output import console, dump, fail, refusals, say, table
-from kvreshard.cli.sides import BadSide, Side, format_of, settings
+from kvreshard.cli.sides import BadSide, Side, Totals, format_of, settings
 
 formats = typer.Typer(help="The formats that are known by name.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -114,13 +114,15 @@ def explain(
     page: Annotated[int, typer.Option(help="Tokens in a page; the backend's own where 0.")] = 0,
     tp: Annotated[int, typer.Option(help="Tensor-parallel size.")] = 1,
     dtype: Annotated[str, typer.Option(help="Element type of K and V.")] = "bf16",
+    total: Totals = None,
     svg: Annotated[Path | None, typer.Option(help="Write the drawing of a page to this file.")] = None,
     as_json: Json = False,
 ) -> None:
     """What a rank's pages are: notation, sizes, where an element lies, what another rank's share is made of."""
     with refusals(as_json):
         try:
-            built = Side("engine", what, heads=heads, head_size=head_size, page=page, tp=tp, dtype=dtype).build(0)
+            side = Side("engine", what, heads, head_size, page, tp, dtype=dtype, totals=" ".join(total or ()))
+            built = side.build(0)
         except BadSide as error:
             fail(str(error))
         if built.planes and not as_json:

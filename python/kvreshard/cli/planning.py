@@ -16,7 +16,7 @@ from kvreshard.cli import matrix as tables
 from kvreshard.cli.backends import BACKENDS
 from kvreshard.cli.drawing import legend, strip
 from kvreshard.cli.output import console, dump, fail, progress, refusals, say, table
-from kvreshard.cli.sides import BadSide, Side
+from kvreshard.cli.sides import BadSide, Side, Totals
 
 MOST_DRAWN = 32
 """Edges of one page of HTML."""
@@ -54,6 +54,7 @@ def plan(
     decode_page: Annotated[
         int, typer.Option("--local-page", "--decode-page", help="Tokens in a decode page; the backend's own where 0.")
     ] = 0,
+    total: Totals = None,
     tokens: Annotated[int, typer.Option(help="Tokens of the request that is counted.")] = 1024,
     direction: Annotated[Direction, typer.Option(help="read: decode pulls; write: prefill pushes.")] = Direction.read,
     transport: Annotated[str, typer.Option(help="Whose constants predict costs.")] = "cma",
@@ -64,9 +65,10 @@ def plan(
     """Who reads what from whom: runs, descriptors, bytes, predicted costs, a drawing. Exit code 1 where refused."""
     with refusals(as_json):
         try:
+            totals = " ".join(total or ())
             sides = (
-                Side("prefill", prefill, heads, head_size, prefill_page, prefill_tp, layers, dtype),
-                Side("decode", decode, heads, head_size, decode_page, decode_tp, layers, dtype),
+                Side("prefill", prefill, heads, head_size, prefill_page, prefill_tp, layers, dtype, totals=totals),
+                Side("decode", decode, heads, head_size, decode_page, decode_tp, layers, dtype, totals=totals),
             )
             engines = tuple(_sized(side, tokens).ranks() for side in sides)
         except BadSide as error:

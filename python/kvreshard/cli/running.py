@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 import kvreshard as kvr
+from kvreshard.cli import trial
 from kvreshard.cli.output import REFUSED, dump, fail, say, table
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
@@ -72,7 +73,7 @@ def doctor(
     if importlib.util.find_spec("nixl") is not None:
         with logs_aside():
             found["plugins"] = _plugins()
-            found["transfer"] = _transfer() if transfer else None
+            found["transfer"] = trial.trial() if transfer else None
     found["traps"] = traps(found)
     broken = found["transfer"] is not None and not found["transfer"]["right"]
     if as_json:
@@ -104,46 +105,11 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _plugins() -> list[str] | str:
+def _plugins() -> dict[str, list[str]] | str:
     try:
-        from nixl._api import nixl_agent, nixl_agent_config
-
-        agent = nixl_agent("kvreshard-doctor", nixl_agent_config(backends=[]))
-        return sorted(agent.get_plugin_list())
+        return trial.plugins()
     except Exception as error:  # Whatever NIXL raises is what a person wants to read.
         return f"{type(error).__name__}: {error}"
-
-
-def _transfer() -> dict[str, Any]:
-    """Moves three pages between two connectors of this process."""
-    import time
-
-    import numpy as np
-
-    try:
-        from kvreshard.nixl import Connector, Finished
-
-        page = kvr.PageFormat("h n k[d] v[d]", h=2, n=16, d=64, dtype="bf16")
-        pages = [np.zeros((8, page.page_bytes), np.uint8) for _ in range(2)]
-        pages[0][:] = np.random.default_rng(1).integers(0, 256, pages[0].shape, dtype=np.uint8)
-        with Connector("doctor-prefill") as prefill, Connector("doctor-decode") as decode:
-            for side, array in zip((prefill, decode), pages, strict=True):
-                side.add_layer("layers.0", array, page, totals={"h": 2})
-                side.publish(engine=side.name)
-            peer = decode.connect(prefill.metadata())
-            decode.read(peer, kvr.Request((0, 48), [kvr.Blocks([7, 3, 5])], [kvr.Blocks([5, 6, 2])]), id="doctor")
-            end = time.monotonic() + 20
-            while not (events := decode.poll()):
-                prefill.poll()
-                if time.monotonic() > end:
-                    return {"right": False, "said": "no transfer within 20 s"}
-        event = events[0]
-        if not isinstance(event, Finished):
-            return {"right": False, "said": str(event)}
-        right = all((pages[1][here] == pages[0][there]).all() for here, there in ((7, 5), (3, 6), (5, 2)))
-        return {"right": right, "said": f"{event.bytes:,} bytes {'as sent' if right else 'and not as sent'}"}
-    except Exception as error:  # As above: the text is the diagnosis.
-        return {"right": False, "said": f"{type(error).__name__}: {error}"}
 
 
 def traps(found: dict[str, Any]) -> list[str]:
@@ -173,13 +139,21 @@ def _print(found: dict[str, Any]) -> None:
         rows.add_row(name, version or "not installed")
     say(rows)
     plugins = found["plugins"]
-    if plugins is not None:
-        say(f"NIXL plugins: {plugins if isinstance(plugins, str) else ', '.join(plugins) or 'none'}")
+    if isinstance(plugins, str):
+        say(f"NIXL plugins: {plugins}")
+    elif plugins is not None:
+        loaded = [f"{name} ({', '.join(kinds)})" for name, kinds in plugins.items() if kinds]
+        lacking = [name for name, kinds in plugins.items() if not kinds]
+        say(f"NIXL plugins that load: {', '.join(loaded) or 'none'}")
+        if lacking:
+            say(f"whose libraries are not here: {', '.join(lacking)}")
     for name, value in found["environment"].items():
         say(f"{name}={value}")
     if found["transfer"] is not None:
         said = found["transfer"]
         say(f"a small transfer: {'right' if said['right'] else 'WRONG'}, {said['said']}")
+        for way in said["transports"]:
+            say(f"  {way['operation']}: {way['transport']}, {way['method']}, {way['times']} times")
     for trap in found["traps"]:
         say(f"trap: {trap}")
     if not found["traps"]:

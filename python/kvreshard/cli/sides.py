@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 import kvreshard as kvr
 from kvreshard.cli.backends import BYTES, Choice, Shape, choose, pages_of
@@ -19,6 +22,12 @@ else:
 BASES = {"prefill": 0x7F00_0000_0000, "decode": 0x7E00_0000_0000}
 """Where an engine's caches are made up to begin: addresses are for looking at, not for use."""
 PER_RANK = 1 << 38
+Totals = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="AXIS=N", help="Another axis that tensor parallelism shards, and its extent over all ranks; repeatable."
+    ),
+]
 
 
 class BadSide(ValueError):
@@ -40,6 +49,8 @@ class Side:
         dtype: Element type of K and V.
         pages: Pages of each layer.
         names: What layers are called, their number in the place of `#`: peers match layers by name.
+        totals: Axes besides `h` that tensor parallelism shards, and their extents over all ranks: `cx=8192 cb=1024`.
+            For notations and presets; a backend knows its own.
     """
 
     engine: str
@@ -52,6 +63,7 @@ class Side:
     dtype: str = "bf16"
     pages: int = 1024
     names: str = "layers.#"
+    totals: str = ""
 
     def __post_init__(self) -> None:
         for name in ("heads", "head_size", "tp", "layers", "pages"):
@@ -61,6 +73,11 @@ class Side:
             raise BadSide(f"names of {self.engine} must have a # for the number of a layer, not {self.names!r}")
         if self.page < 0:
             raise BadSide(f"page of {self.engine} must be at least 1, not {self.page}")
+        for axis, total in settings(self.totals).items():
+            if not total.isdigit() or int(total) < 1:
+                raise BadSide(f"total of {axis} of {self.engine} must be a whole number of at least 1, not {total}")
+        if self.totals and self.backend is not None:
+            raise BadSide(f"{self.engine}: {self.format} knows its sharded axes; totals are for notations and presets")
 
     @property
     def backend(self) -> Choice | None:
@@ -77,9 +94,14 @@ class Side:
         choice = self.backend
         return self.page or (choice.backend.pages[0] if choice else 16)
 
-    def held(self, rank: int) -> int:
-        """KV heads of one rank."""
-        return max(1, (rank + 1) * self.heads // self.tp - rank * self.heads // self.tp)
+    def sharded(self) -> dict[str, int]:
+        """The axes that tensor parallelism shards, where a format has them, and their extents over all ranks."""
+        return {"h": self.heads, **{axis: int(total) for axis, total in settings(self.totals).items()}}
+
+    def held(self, rank: int, axis: str = "h") -> int:
+        """What one rank holds of a sharded axis: KV heads, for `h`."""
+        total = self.sharded()[axis]
+        return max(1, (rank + 1) * total // self.tp - rank * total // self.tp)
 
     def build(self, rank: int) -> Pages:
         """How a rank's pages are built."""
@@ -91,8 +113,12 @@ class Side:
                 return pages_of(choice, Shape(self.held(rank), self.tokens(), self.head_size, self.dtype))
             except ValueError as error:
                 raise BadSide(f"{self.engine}: {error}") from error
-        fmt = format_of(self.format, h=self.held(rank), n=self.tokens(), d=self.head_size, dtype=self.dtype)
-        shards = ("h",) if "h" in fmt.extents else ()
+        fixed = {axis: self.held(rank, axis) for axis in settings(self.totals)}
+        usual = {"h": self.held(rank), "n": self.tokens(), "d": self.head_size, "dtype": self.dtype}
+        fmt = format_of(self.format, fixed, **usual)
+        if lacking := [axis for axis in fixed if axis not in fmt.extents]:
+            raise BadSide(f"{self.engine}: {fmt.notation} has no axis {lacking[0]} of which there could be a total")
+        shards = tuple(axis for axis in self.sharded() if axis in fmt.extents)
         return Pages((fmt,), planes=False, shards=shards, standard=False, label=self.format)
 
     def rank(self, rank: int) -> kvr.RankLayout:
@@ -102,7 +128,7 @@ class Side:
         base = BASES.get(self.engine, BASES["prefill"]) + rank * PER_RANK
         page = sum(fmt.page_bytes for fmt in built.formats)
         region = kvr.Region(base, self.layers * self.pages * page, memory="DRAM")
-        totals = dict.fromkeys(built.shards, self.heads)
+        totals = {axis: self.sharded()[axis] for axis in built.shards}
         states = any("n" in fmt.extents for fmt in built.formats)
         layers = []
         for layer in range(self.layers):
@@ -147,8 +173,8 @@ def settings(text: str) -> dict[str, str]:
     return found
 
 
-def format_of(text: str, **usual: int | str) -> kvr.PageFormat:
-    """A notation or a preset, with settings after a colon; `usual` are taken as far as it asks for them.
+def format_of(text: str, fixed: Mapping[str, int] | None = None, **usual: int | str) -> kvr.PageFormat:
+    """A notation or a preset, with settings after a colon; `usual` are taken as far as it asks for them, `fixed` always.
 
     Raises:
         BadSide: There is no such preset, or a setting is no `name=value`.
@@ -162,7 +188,7 @@ def format_of(text: str, **usual: int | str) -> kvr.PageFormat:
         # An axis that the notation does not have is an error, so usual extents go only where they are named.
         names = set(what.replace("[", " ").replace("]", " ").replace("/", " ").replace("%", " ").split())
         extents = {name: value for name, value in usual.items() if name in names and isinstance(value, int)}
-        return kvr.PageFormat(what, extents={**extents, **given}, types=types, dtype=dtype)
+        return kvr.PageFormat(what, extents={**extents, **(fixed or {}), **given}, types=types, dtype=dtype)
     if what not in kvr.presets():
         raise BadSide(f"no preset {what!r}; known are {', '.join(kvr.presets())}")
     asked = {name: default for name, _, default in kvr.preset_info(what).parameters}
@@ -174,7 +200,7 @@ def format_of(text: str, **usual: int | str) -> kvr.PageFormat:
     }
     if "dtype" in taken and what not in ("packed-hnd", "packed-nhd", "packed-plane"):
         taken = {name: value for name, value in taken.items() if name != "dtype"} if taken["dtype"] == "bf16" else taken
-    return kvr.preset(what, **{**taken, **given})
+    return kvr.preset(what, **{**taken, **(fixed or {}), **given})
 
 
 def read_toml(path: Path, engine: str) -> Side:
@@ -188,6 +214,9 @@ def read_toml(path: Path, engine: str) -> Side:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadSide(f"{path}: {error}") from error
     known = {one.name: one.type for one in fields(Side)}
+    totals = values.get("totals")
+    if isinstance(totals, dict):
+        values["totals"] = " ".join(f"{axis}={total}" for axis, total in totals.items())
     for name, value in values.items():
         if name not in known:
             raise BadSide(f"{path}: unknown key {name!r}; known are {', '.join(known)}")

@@ -1,0 +1,51 @@
+"""`plan`: who reads what from whom."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("typer")
+
+from tests.cli.command import SHUFFLED, answer, complaint, run
+
+
+def test_a_plan_in_numbers() -> None:
+    found = answer("plan", "--prefill", SHUFFLED, "--decode", SHUFFLED, "--decode-tp", "2", "--layers", "3")
+    assert found["accepted"]
+    assert [(edge["local"], edge["remote"]) for edge in found["edges"]] == [(0, 0), (1, 0)]
+    edge = found["edges"][1]
+    assert (edge["runs_per_page"], edge["bytes_per_run"], edge["posted"]) == (6, 16384, 6 * 64)
+    assert {cost["strategy"] for cost in edge["costs"]} == {"direct", "landed", "packed"}
+    assert edge["chosen"] in {"direct", "landed", "packed"}
+
+
+def test_a_plan_for_a_person(tmp_path: Path) -> None:
+    html, svg = tmp_path / "plan.html", tmp_path / "plan.svg"
+    text = run(
+        *("plan", "--remote", SHUFFLED, "--local", SHUFFLED, "--local-tp", "2", "--layers", "1", "--head-size", "32"),
+        *("--html", html, "--svg", svg),
+    )
+    assert "rank 1 reads from rank 0" in text
+    assert ". not moved" in text
+    assert html.read_text().count("<section") == 2
+    assert svg.read_text().startswith("<svg")
+
+
+def test_a_push_turns_the_sides() -> None:
+    arguments = ("plan", "--prefill", SHUFFLED, "--decode", SHUFFLED, "--prefill-tp", "2", "--direction", "write")
+    assert "prefill writes to decode" in run(*arguments)
+    assert [(edge["local"], edge["remote"]) for edge in answer(*arguments)["edges"]] == [(0, 0), (1, 0)]
+
+
+def test_replicas_that_only_tell_are_named() -> None:
+    arguments = ("--prefill-tp", "4", "--heads", "2", "--layers", "1")
+    assert "only tells" in run("plan", "--prefill", "flash_attn", "--decode", "flash_attn", *arguments)
+
+
+def test_a_refusal_exits_with_1() -> None:
+    arguments = ("plan", "--prefill", "flash_attn", "--decode", "flashmla")
+    assert "refused: layer layers.0" in complaint(*arguments, code=1)
+    found = answer(*arguments, code=1)
+    assert (found["accepted"], found["error"], found["layer"]) == (False, "IncompatibleLayout", "layers.0")
