@@ -87,10 +87,15 @@ def _is_nixl(error: Exception) -> bool:
 
 @contextmanager
 def _calling(
-    action: str, kind: type[NixlError], *, peer: str | None = None, absent: type[NixlError] | None = None
+    action: str,
+    kind: type[NixlError],
+    *,
+    peer: str | None = None,
+    absent: type[NixlError] | None = None,
+    broken: type[NixlError] | None = None,
 ) -> Iterator[None]:
-    """Translates what NIXL raises inside: a lost connection to `PeerLost`, not found to `absent`, anything else to
-    `kind`.
+    """Translates what NIXL raises inside: a lost connection to `PeerLost`, not found to `absent`, a failure of the
+    transport to `broken`, anything else to `kind`.
     """
     try:
         yield
@@ -106,6 +111,8 @@ def _calling(
             chosen = PeerLost
         elif name == "nixlNotFoundError" and absent is not None:
             chosen = absent
+        elif name == "nixlBackendError" and broken is not None:
+            chosen = broken
         where = f" (peer {peer})" if peer else ""
         raise chosen(f"NIXL could not {action}{where}: {error}", peer=peer, code=str(error)) from error
 
@@ -166,8 +173,8 @@ class Agent:
             return self._agent.get_agent_metadata()
 
     def add(self, metadata: bytes) -> str:
-        """Loads a peer's metadata; returns its agent name."""
-        with _calling("load a peer's metadata", MetadataError):
+        """Loads a peer's metadata; returns its agent name. Raises `PeerLost` where nothing answers at its address."""
+        with _calling("load a peer's metadata", MetadataError, broken=PeerLost):
             name = self._agent.add_remote_agent(metadata)
         return name.decode("utf-8", "replace") if isinstance(name, bytes) else name
 
