@@ -91,6 +91,10 @@ class Flights:
     def _forget(self, id: str) -> None:
         self._leases.close(self._transfers.pop(id).leases)
 
+    def _forget_over(self) -> None:
+        for id in [id for id, transfer in self._transfers.items() if transfer.over]:
+            self._forget(id)
+
     def require_idle(self, peer: Peer | None = None) -> None:
         """Raises `PeerBusy` while anything is in flight with `peer`, or at all."""
         busy = [
@@ -115,8 +119,7 @@ class Flights:
         self._advance(self._transfers.values(), now)
         for peer, error in self._newly_lost():
             self.lose(peer, error)
-        for id in [id for id, transfer in self._transfers.items() if transfer.over]:
-            self._forget(id)
+        self._forget_over()
         for peer in [peer for peer in self._lost if not self._moving_with(peer)]:
             self._lost.remove(peer)
             peer.close("lost")
@@ -136,6 +139,8 @@ class Flights:
                 leg.cancel()
         self.events.append(PeerDown(peer.name, error, tuple(transfer.id for transfer in hit)))
         self._advance([transfer for transfer in hit if not transfer.over], time.monotonic())
+        # What has failed with its pages free has nothing more to say.
+        self._forget_over()
 
     def drain(self, progress: Callable[[], None], timeout: float, pause: float) -> tuple[str, ...]:
         """Waits until nothing is moving, `timeout` seconds at most; returns what still is."""
