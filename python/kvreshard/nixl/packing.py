@@ -128,12 +128,15 @@ class Packing:
         """Sees to it that a parcel of this side's begins, and that the peer knows of it."""
         if parcel.began or parcel.state != "open" or self._running is None:
             return
-        _, sessions = self._running
+        carrier, sessions = self._running
         if not sessions.begin(parcel.peer, now):
             refused = sessions.of(parcel.peer.name).refused
             if refused is not None:
                 text = f"request {parcel.id}: no packed transfers with peer {parcel.peer.name}: {refused}"
-                self._end(parcel, TransferError(text, peer=parcel.peer.name, request=parcel.id))
+                kept = carrier.receiver.quarantined + carrier.sender.quarantined
+                remedy = f"slots that are kept from lost peers: {kept}; call gone(name) once their processes have ended"
+                error = TransferError(text, peer=parcel.peer.name, request=parcel.id, remedy=remedy if kept else None)
+                self._end(parcel, error)
                 sessions.forgive(parcel.peer.name)
             return
         if not parcel.wanted and not self._want(parcel):
