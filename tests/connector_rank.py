@@ -29,7 +29,7 @@ TIMEOUT = 30.0
 @dataclass(frozen=True)
 class Spec:
     """What a rank holds: `layers` layers of `pages` pages of `notation`, one allocation a layer. `options` are its
-    connector's.
+    connector's. With `shared`, the path of a file, its memory is that file, which the parent can look into.
     """
 
     name: str
@@ -44,6 +44,7 @@ class Spec:
     tp: tuple[int, int] = (0, 1)
     one_allocation: bool = False
     device: str = "cpu"
+    shared: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -59,9 +60,17 @@ class Spec:
         whole = rng.integers(1, 256, shape, np.uint8)
         return list(whole) if self.one_allocation else [layer.copy() for layer in whole]
 
+    def window(self) -> list[Bytes]:
+        """Pages of every layer in the shared file, as they are now."""
+        shape = (self.layers, self.pages, self.format.page_bytes)
+        return list(np.memmap(self.shared, np.uint8, "r+", shape=shape))
+
 
 def placed(spec: Spec, arrays: list[Bytes]) -> list[Any]:
-    """The arrays as they are, or as tensors on the spec's device."""
+    """The arrays as they are, in the shared file, or as tensors on the spec's device."""
+    if spec.shared:
+        np.concatenate(arrays).tofile(spec.shared)
+        return list(spec.window())
     if spec.device == "cpu":
         return list(arrays)
     import torch
@@ -131,6 +140,10 @@ def _serve(pipe: Connection, spec: Spec, seed: int) -> None:
         ),
         "raw": lambda: raw,
         "lease": lambda seconds: setattr(leases, "LEASE", seconds),
+        "sleep": time.sleep,
+        "deregister": connector.deregister,
+        "close": connector.close,
+        "cancel": connector.cancel,
         "notify": lambda peer, id: connector.notify(peers[peer], id),
         "mark": lambda notation, blocks, seed: connector.mark(
             [kvr.Blocks(blocks)], marked.writer(arrays, spec, notation), seed=seed
