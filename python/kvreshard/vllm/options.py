@@ -6,10 +6,14 @@ import os
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import kvreshard as kvr
 from kvreshard.formats import Settings
 
+BUFFERS = 2
+"""Staging buffers: one is rearranged while the other is on its way."""
+
 _UNTAGGED = ("standard", "refuse")
-_CONVERSION = ("auto", "landed", "direct", "off")
+_CONVERSION = ("auto", "staged", "direct", "off")
 
 
 @dataclass(frozen=True)
@@ -21,17 +25,19 @@ class Options:
         assume_untagged: `standard` takes an untagged peer's pages to be standard whatever the pages here are, and where
             ours are not known leaves both to vLLM's own geometry; `None` does not. `KVRESHARD_ASSUME_UNTAGGED` gives
             the default.
-        conversion: Pages of another interior: `auto` lands them where direct runs would be shorter than `shortest_run`
-            bytes on average, `landed` and `direct` force one way, `off` refuses what `auto` would land.
-        shortest_run: That bound, in bytes.
-        staging_bytes: Most memory for pages that are landed.
+        conversion: Pages that share only short runs: `auto` rearranges them in staging memory where the planner's cost
+            model finds that cheaper, `staged` and `direct` force one way, `off` refuses pages of another interior
+            where `auto` would rearrange.
+        transport: The measured transport whose constants that model takes, of :meth:`kvreshard.Transport.names`; by
+            the kind of memory where not given.
+        staging_bytes: Memory for pages that are rearranged; a push takes half as much again.
         settings: Settings that this process cannot tell by itself; they win over what is found.
     """
 
     untagged: str = "standard"
     assume_untagged: str | None = None
     conversion: str = "auto"
-    shortest_run: int = 256
+    transport: str | None = None
     staging_bytes: int = 256 << 20
     settings: tuple[tuple[str, Any], ...] = ()
 
@@ -58,10 +64,16 @@ class Options:
             ("untagged", options.untagged, _UNTAGGED),
             ("assume_untagged", options.assume_untagged, ("standard", None)),
             ("conversion", options.conversion, _CONVERSION),
+            ("transport", options.transport, (*kvr.Transport.names(), None)),
         ):
             if value not in allowed:
                 raise ValueError(f"kvreshard option {name} is {value!r}, but takes {allowed}")
         return options
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Bytes of one staging buffer."""
+        return max(1, self.staging_bytes // BUFFERS)
 
     def override(self, settings: Settings) -> Settings:
         """`settings` with the user's own in their place."""

@@ -8,6 +8,7 @@ from typing import Literal
 import kvreshard as kvr
 from kvreshard.vllm.landing import Landing
 from kvreshard.vllm.requests import Shape
+from kvreshard.vllm.shaping import Shaping
 
 Direction = Literal["read", "write"]
 
@@ -28,13 +29,16 @@ class Link:
         agent: The NIXL agent of the peer's rank.
         plan: How bytes move; `None` where only news is exchanged.
         handles: The prepared lists, `(local, remote)`, of each part of the plan.
-        landing: What lands the peer's pages here, where they are not read in place.
+        prepared: Whether the local ones are counted as used.
+        staged: How pages are rearranged on the way, where they are not moved run by run: the peer's after they were
+            read, or ours before they are written.
     """
 
     agent: str
     plan: kvr.Plan | None = None
     handles: list[tuple[int, int]] = field(default_factory=list)
-    landing: Landing | None = None
+    prepared: bool = False
+    staged: Landing | Shaping | None = None
 
 
 @dataclass
@@ -88,7 +92,7 @@ def meet(mine: kvr.RankLayout, theirs: kvr.RankLayout, direction: Direction, *, 
     Raises:
         kvreshard.Error: The two engines cannot exchange their caches.
     """
-    local, remote = kvr.Engine.uniform(_in_pages(mine)), kvr.Engine.uniform(_in_pages(theirs))
+    local, remote = kvr.Engine.uniform(mine), kvr.Engine.uniform(theirs)
     route = kvr.route(local=local, remote=remote, direction=direction)
     return Peer(
         engine_id=theirs.engine,
@@ -106,35 +110,6 @@ def plan_of(peer: Peer, mine: kvr.RankLayout, theirs: kvr.RankLayout, direction:
     """The plan of the edge between two ranks; `None` where there is none."""
     edges = peer.route.edges_of(local=peer.rank, remote=theirs.tp[0])
     return kvr.plan(mine, theirs, edge=edges[0], direction=direction) if edges else None
-
-
-def _in_pages(layout: kvr.RankLayout) -> kvr.RankLayout:
-    """The same shares with the planes of each layer as the heads of one page: what other ranks hold follows from a page
-    by rule, from planes it does not. Good for routes alone; no such memory exists.
-    """
-    layers = []
-    for layer in layout.layers:
-        first = layer.segments[0]
-        if "h" in first.format.extents or "h" not in layer.totals:
-            layers.append(layer)
-            continue
-        held = [segment.holds["h"] for segment in layer.segments]
-        interval = (min(low for low, _ in held), max(high for _, high in held))
-        extents = {**first.format.extents, "h": interval[1] - interval[0]}
-        form = kvr.PageFormat(f"h {first.format.notation}", extents=extents, types=first.format.types)
-        region = kvr.Region(base=form.page_bytes, bytes=form.page_bytes, memory=first.region.memory)
-        page = kvr.Segment(region, form, pages=1, holds={"h": interval})
-        layers.append(kvr.Layer(layer.name, [page], totals=layer.totals, group=layer.group))
-    return kvr.RankLayout(
-        engine=layout.engine,
-        layers=layers,
-        groups=layout.groups,
-        generation=layout.generation,
-        tp=layout.tp,
-        pp=layout.pp,
-        cp=layout.cp,
-        cp_interleave=layout.cp_interleave,
-    )
 
 
 def _page_states(layout: kvr.RankLayout) -> dict[str, int]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import torch
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPullConnectorWorker
 
 import kvreshard as kvr
-from kvreshard.vllm.landing import Chunk, Job
+from kvreshard.vllm.landing import Chunk, Job, Landing, exact
 from kvreshard.vllm.peers import Link, Peer
 from kvreshard.vllm.requests import pulled
 from kvreshard.vllm.worker import Finish, PlannedWorker
@@ -85,19 +84,21 @@ class PlannedPullWorker(PlannedWorker, NixlPullConnectorWorker):
         """Posts the reads from one rank; false when the request has failed."""
         link: Link = peer.links[rank]
         news = self._news(meta, peer, rank)
-        if link.landing is not None:
-            chunks = link.landing.chunks(request)
-            finish.clear_bytes += self._must_clear(peer, link.landing.direct, request)
-            if chunks:
-                self._jobs.setdefault(req_id, Job()).waiting += chunks
-                self._pending_recv_notifs.setdefault(req_id, []).append((link.agent, news))
-            else:
-                self._notify(req_id, meta, peer, rank)
-            return True
-        assert link.plan is not None
+        plan = link.plan
+        assert plan is not None
         try:
-            finish.clear_bytes += self._must_clear(peer, link.plan, request)
-            posted = self._start("READ", link, request, news)
+            pairing = plan.pair(request)
+            finish.clear_bytes += self._must_clear(peer, plan, pairing)
+            if isinstance(link.staged, Landing) and pairing.fits_rows:
+                works = pairing.landed_chunks(link.staged.landed, self.staging.size)
+                if works:
+                    chunks = [Chunk(link.staged, work, link.agent) for work in works]
+                    self._jobs.setdefault(req_id, Job()).waiting += chunks
+                    self._pending_recv_notifs.setdefault(req_id, []).append((link.agent, news))
+                else:
+                    self._notify(req_id, meta, peer, rank)
+                return True
+            posted = self._start("READ", link, pairing, news)
         except Exception as problem:
             self._recving_transfers[req_id] += problem.__dict__.get("posted", [])
             unposted = problem.__dict__.get("unposted")
@@ -110,10 +111,34 @@ class PlannedPullWorker(PlannedWorker, NixlPullConnectorWorker):
         self._recving_transfers[req_id] += posted
         if not posted:
             self._notify(req_id, meta, peer, rank)
-        elif len(link.handles) > 1:
+        elif len(plan.parts) > 1:
             # Several lists finish in any order: the news follows when all are done.
             self._pending_recv_notifs.setdefault(req_id, []).append((link.agent, news))
         return True
+
+    # What is landed, and what that costs.
+
+    def _price(
+        self,
+        mine: kvr.RankLayout,
+        theirs: kvr.RankLayout,
+        plan: kvr.Plan,
+        edge: kvr.Edge,
+        request: kvr.Request,
+        transport: kvr.Transport,
+    ) -> kvr.Cost | None:
+        costs = plan.costs(request, transport=transport, packs=False, chunk=self.options.buffer_bytes)
+        return next((cost for cost in costs if cost.strategy == "landed"), None)
+
+    def _stage(self, mine: kvr.RankLayout, theirs: kvr.RankLayout, plan: kvr.Plan, edge: kvr.Edge) -> Landing:
+        landing = Landing(plan, self._buffers.values())
+        largest = max(landing.landed.spans, default=0)
+        if largest > self.options.buffer_bytes:
+            raise kvr.LimitExceeded(
+                f"{largest} bytes of a page are read at once, and a staging buffer has {self.options.buffer_bytes}: "
+                "raise staging_bytes"
+            )
+        return landing
 
     # Landing: chunks are read as staging buffers become free, and scattered as they arrive.
 
@@ -133,9 +158,9 @@ class PlannedPullWorker(PlannedWorker, NixlPullConnectorWorker):
                 chunk.buffer = buffer
                 handle = None
                 try:
-                    local, remote = chunk.landing.handles[buffer.number]
-                    here, there = chunk.landing.ids(chunk, buffer)
-                    handle = self.nixl_wrapper.make_prepped_xfer("READ", local, here, remote, there)
+                    lists = chunk.work.reads(buffer.region.base, buffer.region.device)
+                    memory = buffer.region.memory, chunk.landing.memory
+                    handle = exact(self.nixl_wrapper, "READ", lists, memory, chunk.agent)
                     job.reading[handle] = chunk
                     self.nixl_wrapper.transfer(handle)
                     self._recving_transfers[req_id].append(handle)
@@ -178,17 +203,10 @@ class PlannedPullWorker(PlannedWorker, NixlPullConnectorWorker):
             # Its peer may still be writing to the buffer: it must not be read into again.
             buffer.lost = True
         else:
-            chunk.landing.scatter(chunk, self._buffers)
-            if buffer.memory.device.type != "cpu":
-                # The next read into the buffer does not wait for the device's queue.
-                torch.accelerator.synchronize()
+            chunk.landing.scatter(chunk.work, buffer)
         self.staging.give(buffer)
 
     def _replace_lost(self) -> None:
-        """Begins with new buffers when all are lost; engines that land into them are met anew."""
-        if not self.staging.exhausted or self._jobs:
-            return
-        for engine_id, peer in list(self.peers.items()):
-            if any(link.landing is not None for link in peer.links.values()) and engine_id in self._remote_agents:
-                self._cleanup_remote_engine(engine_id, log_eviction=False)
-        self.__dict__.setdefault("_lost_staging", []).append(self.__dict__.pop("_staging"))
+        """Begins with new buffers when all are lost."""
+        if self.staging.exhausted and not self._jobs:
+            self._lose_staging()

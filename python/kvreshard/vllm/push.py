@@ -8,11 +8,16 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl.push_worker import NixlPu
 
 import kvreshard as kvr
 from kvreshard.vllm.peers import Direction, Peer, plan_of
+from kvreshard.vllm.landing import exact
 from kvreshard.vllm.requests import Shape, build
+from kvreshard.vllm.shaping import Job, Price, Shaping
 from kvreshard.vllm.worker import Finish, PlannedWorker
 
 # The registration's field for the tokens that the destination wants and has. Only peers with a tag are sent it.
 _FIELD = "kvreshard"
+
+# In the place of a request's id in the writer's queue: a staging buffer has become free.
+_GO_ON = ""
 
 
 def state_wanted(scheduler: Any, request: Any, num_external_tokens: int) -> None:
@@ -96,6 +101,8 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
         if transfers is self._recving_transfers:
             for req_id in done:
                 self._finish_written(req_id)
+        elif self._jobs:
+            self._parts_written(transfers, done, failed)
         return done, failed
 
     def _finish_written(self, req_id: str) -> None:
@@ -132,6 +139,9 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
     # Source: what it writes.
 
     def _do_start_push_kv(self, request_id: str, local_block_ids: Any, registration_data: dict[str, Any]) -> None:
+        if request_id == _GO_ON:
+            self._write_parts()
+            return
         self.__dict__.setdefault("_asked", {})[request_id] = registration_data.get(_FIELD)
         super()._do_start_push_kv(request_id, local_block_ids, registration_data)
 
@@ -142,6 +152,7 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
             super()._xfer_blocks_for_req(req_id, meta)
             return
         handles: list[int] = []
+        job = Job()
         try:
             for rank in peer.edge_ranks:
                 link = peer.links[rank]
@@ -152,10 +163,15 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
                 # The destination divides this number by its TP size to know how many ranks write to it.
                 writers = peer.route.writers[rank] * peer.size
                 news = f"{meta.remote.request_id}:{writers}".encode()
-                handles += self._start("WRITE", link, request, news)
+                pairing = link.plan.pair(request)
+                if isinstance(link.staged, Shaping) and pairing.fits_rows:
+                    job.waiting += link.staged.parts(request, link.agent, news, self.staging.buffers[0])
+                else:
+                    handles += self._start("WRITE", link, pairing, news)
         except Exception as problem:
             handles += problem.__dict__.get("posted", [])
             unposted = problem.__dict__.get("unposted")
+            job.waiting.clear()
             self._log_failure("transfer_setup_failed", req_id, error=problem, dst_engine_id=peer.engine_id)
             with self._sending_transfers_lock:
                 self._send_failures.add(req_id)
@@ -164,6 +180,98 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
         # A rank that nobody needs has nothing to write and is done at once.
         with self._sending_transfers_lock:
             self._sending_transfers[req_id].extend(handles)
+            if job.waiting:
+                self._jobs[req_id] = job
+        if job.waiting:
+            self._write_parts(req_id)
+
+    # Shaping: parts are rebuilt as staging buffers become free, and written from there.
+
+    @property
+    def _jobs(self) -> dict[str, Job]:
+        """What is left of each request, under the lock of the transfers being sent."""
+        found: dict[str, Job] = self.__dict__.setdefault("_shaping_jobs", {})
+        return found
+
+    def _price(
+        self,
+        mine: kvr.RankLayout,
+        theirs: kvr.RankLayout,
+        plan: kvr.Plan,
+        edge: kvr.Edge,
+        request: kvr.Request,
+        transport: kvr.Transport,
+    ) -> Price | None:
+        try:
+            return Shaping(mine, theirs, edge).price(self.options.buffer_bytes, request, transport)
+        except (kvr.LimitExceeded, kvr.IncompatibleLayout):
+            return None
+
+    def _stage(self, mine: kvr.RankLayout, theirs: kvr.RankLayout, plan: kvr.Plan, edge: kvr.Edge) -> Shaping:
+        return Shaping(mine, theirs, edge)
+
+    def _write_parts(self, new: str | None = None) -> None:
+        """Shapes and writes waiting parts, of the oldest request first, while there are free buffers."""
+        with self._sending_transfers_lock:
+            jobs = dict(self._jobs)
+        for req_id, job in jobs.items():
+            if req_id != new and req_id not in self._reqs_to_send and req_id not in self._reqs_to_process:
+                # Its lease has ended, and its pages may be in other hands: what was not gathered must not be.
+                job.waiting.clear()
+            while (part := job.next()) is not None:
+                buffer = self.staging.take()
+                if buffer is None:
+                    return
+                with self._sending_transfers_lock:
+                    job.busy = True
+                    job.waiting.remove(part)
+                handle, written = None, False
+                try:
+                    part.shaping.shape(part, buffer, self._buffers.values(), self.staging.scratch)
+                    lists, memory = part.shaping.lists(part, buffer), part.shaping.memory(buffer)
+                    part.buffer = buffer
+                    handle = exact(self.nixl_wrapper, "WRITE", lists, memory, part.agent, part.news)
+                    self.nixl_wrapper.transfer(handle)
+                    written = True
+                except Exception as problem:
+                    self._log_failure("transfer_setup_failed", req_id, error=problem)
+                with self._sending_transfers_lock:
+                    job.busy = False
+                    if written:
+                        job.writing[handle] = part
+                        self._sending_transfers[req_id].append(handle)
+                        continue
+                    job.waiting.clear()
+                    self._send_failures.add(req_id)
+                    if not self._handle_failed_transfer(req_id, handle) and handle is not None:
+                        self._sending_transfers[req_id].append(handle)
+                buffer.lost = handle is not None
+                self.staging.give(buffer)
+
+    def _parts_written(self, transfers: dict[str, list[int]], done: set[str], failed: set[str]) -> None:
+        """Frees the buffers of parts that are written; a request is done when its last part is."""
+        more = False
+        for req_id, job in list(self._jobs.items()):
+            bad = req_id in failed or req_id in self._send_failures
+            if bad:
+                job.waiting.clear()
+            for handle in [handle for handle in job.writing if handle not in transfers.get(req_id, [])]:
+                buffer = job.writing.pop(handle).buffer
+                assert buffer is not None
+                # NIXL may still read the memory of a transfer that failed.
+                buffer.lost = bad
+                self.staging.give(buffer)
+            if job.over:
+                del self._jobs[req_id]
+            else:
+                transfers.setdefault(req_id, [])
+                done.discard(req_id)
+                more = more or bool(job.waiting)
+        if self.staging.exhausted and not self._jobs:
+            self._lose_staging()
+        if more:
+            self._deferred_push_inbox.put((_GO_ON, [], {}))
+            self._push_writer_wake.set()
 
     def _write_request(self, peer: Peer, meta: Any, wanted: dict[str, Any] | None) -> kvr.Request | None:
         source, target = meta.local_block_ids, meta.remote.block_ids

@@ -1,4 +1,4 @@
-"""Memory that peers' pages are read into before they are rearranged: a few equal buffers, registered once."""
+"""Memory that pages rest in while they are rearranged: a few equal buffers, registered once."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 import kvreshard as kvr
-
-_BUFFERS = 2
+from kvreshard.vllm.options import BUFFERS, Options
 
 
 @dataclass
@@ -22,15 +21,20 @@ class Buffer:
     number: int
     lost: bool = False
 
+    def settle(self) -> None:
+        """Waits for kernels on the buffer: NIXL does not wait for a device's queue."""
+        if self.memory.device.type != "cpu":
+            torch.accelerator.synchronize()
+
 
 class Staging:
     """Buffers on one device, taken one chunk at a time."""
 
-    def __init__(self, wrapper: Any, backends: Any, device: torch.device, memory: str, size: int) -> None:
+    def __init__(self, wrapper: Any, backends: Any, device: torch.device, memory: str, options: Options) -> None:
         self._wrapper, self._registered = wrapper, []
         self.buffers: list[Buffer] = []
-        for number in range(_BUFFERS):
-            tensor = torch.empty(max(1, size // _BUFFERS), dtype=torch.uint8, device=device)
+        for number in range(BUFFERS):
+            tensor = torch.empty(options.buffer_bytes, dtype=torch.uint8, device=device)
             index = 0 if device.type == "cpu" else max(tensor.get_device(), 0)
             kind = "VRAM" if memory == "VRAM" and device.type != "cpu" else "DRAM"
             region = kvr.Region(
@@ -41,11 +45,19 @@ class Staging:
             self._registered.append(descriptors)
             self.buffers.append(Buffer(tensor, region, number))
         self._free = deque(self.buffers)
+        self._scratch: torch.Tensor | None = None
 
     @property
     def size(self) -> int:
         """Bytes of one buffer."""
         return self.buffers[0].region.bytes
+
+    @property
+    def scratch(self) -> torch.Tensor:
+        """Memory as large as a buffer that no peer sees; made when first needed."""
+        if self._scratch is None:
+            self._scratch = torch.empty_like(self.buffers[0].memory)
+        return self._scratch
 
     def take(self) -> Buffer | None:
         """A free buffer, if there is one."""

@@ -5,7 +5,6 @@ These are mixed into vLLM's workers. Scheduling, leases and heartbeats stay vLLM
 
 from __future__ import annotations
 
-import math
 import threading
 from typing import Any
 
@@ -20,13 +19,18 @@ import kvreshard as kvr
 from kvreshard.vllm import tag as tags
 from kvreshard.vllm.describe import Description, describe
 from kvreshard.vllm.handshake import Handshakes, refusal
-from kvreshard.vllm.landing import Landing
+from kvreshard.vllm.landing import Landing, exact
 from kvreshard.vllm.options import Options
 from kvreshard.vllm.peers import Link, Local, Peer, plan_of
+from kvreshard.vllm.rearranging import converted, fewest, order, sample, transport_of
+from kvreshard.vllm.shaping import Price, Shaping
 from kvreshard.vllm.staging import Staging
 from kvreshard.vllm.topology import PlannedTopology
 
 logger = init_logger(__name__)
+
+Staged = Landing | Shaping
+Priced = kvr.Cost | Price
 
 
 class Finish(list[list[int]]):
@@ -35,16 +39,6 @@ class Finish(list[list[int]]):
     def __init__(self) -> None:
         super().__init__()
         self.clear_bytes: list[tuple[int, int]] = []
-
-
-def _pages_read(mine: kvr.RankLayout, theirs: kvr.RankLayout) -> int:
-    """The peer's pages that one period of a plan touches: what landing them would take in descriptors."""
-    ours = {layer.name: layer.segments[0].format.extents.get("n", 1) for layer in mine.layers}
-    count = 0
-    for layer in theirs.layers:
-        states = layer.segments[0].format.extents.get("n", 1)
-        count += math.lcm(states, ours.get(layer.name, states)) // states
-    return count
 
 
 class PlannedWorker(Handshakes):
@@ -139,15 +133,12 @@ class PlannedWorker(Handshakes):
         assert mine is not None
         rank = theirs.tp[0]
         plan = plan_of(peer, mine, theirs, self._DIRECTION)
-        landing = None if plan is None else self._landing(peer, mine, theirs, plan)
+        staged = None if plan is None else self._staged(peer, mine, theirs, plan)
         agent: str = self.nixl_wrapper.add_remote_agent(metadata.agent_metadata)
         link = Link(agent)
         try:
-            if landing is not None:
-                link.landing = landing
-                landing.prepare(self, agent)
-            elif plan is not None:
-                link.plan = plan
+            link.plan, link.staged = plan, staged
+            if plan is not None and staged is None:
                 self._prepare(link)
         except BaseException:
             self._release(link)
@@ -181,43 +172,64 @@ class PlannedWorker(Handshakes):
             "kvreshard: engine %s rank %d: %s",
             peer.engine_id,
             rank,
-            "news only" if plan is None else f"{plan.runs_per_page} runs of {plan.bytes_per_run} bytes a page",
+            "news only" if plan is None else f"{plan.runs_per_page} runs of {plan.bytes_per_run} bytes a page"
+            + ("" if staged is None else ", rearranged in staging memory"),
         )
         return agent
 
-    def _landing(self, peer: Peer, mine: kvr.RankLayout, theirs: kvr.RankLayout, plan: kvr.Plan) -> Landing | None:
-        """What lands the peer's pages, where runs are too short to be moved one by one; `None` moves them so.
+    def _staged(self, peer: Peer, mine: kvr.RankLayout, theirs: kvr.RankLayout, plan: kvr.Plan) -> Staged | None:
+        """How pages are rearranged in staging memory, where that is cheaper than moving run by run, or asked for.
 
         Raises:
-            kvreshard.Error: Runs are too short and pages cannot, or must not, be landed.
+            kvreshard.Error: They would have to be rearranged, and cannot or must not be.
         """
-        short = plan.bytes > 0 and (
-            plan.bytes_per_run < self.options.shortest_run or (peer.clear and plan.runs > _pages_read(mine, theirs))
-        )
-        if self.options.conversion == "direct" or not (short or self.options.conversion == "landed"):
-            return None
-        converts = [
-            (ours.segments[0].format, layer.segments[0].format)
-            for ours in mine.layers
-            for layer in theirs.layers
-            if ours.name == layer.name and ours.segments[0].format.notation != layer.segments[0].format.notation
-        ]
-        if self._DIRECTION == "write" or self.options.conversion == "off":
-            if not converts or plan.bytes_per_run >= self.options.shortest_run:
-                return None
-            ours, other = converts[0]
-            raise refusal(
-                f"pages {ours} here and {other} at the peer share only runs of {plan.bytes_per_run} bytes, and "
-                + ("a push cannot convert them" if self._DIRECTION == "write" else "conversion is off"),
-                field="format",
-                remedy="pull" if self._DIRECTION == "write" else 'set conversion="auto", or use one format',
-            )
-        if mine.cp[1] > 1 or theirs.cp[1] > 1 or any(group.kind == "state" for group in theirs.groups):
+        wanted = self.options.conversion
+        if wanted == "direct" or plan.bytes == 0 or len(plan.parts) != 1:
             return None
         edge = peer.route.edges_of(local=peer.rank, remote=theirs.tp[0])[0]
-        landing = Landing(mine, theirs, edge)
-        landing.to(next(iter(self._buffers.values())).device)
-        return landing
+        if wanted == "staged":
+            return self._stage(mine, theirs, plan, edge)
+        if plan.runs <= fewest(mine, theirs):
+            return None
+        request = sample(mine, theirs, (peer.mine, peer.theirs))
+        if request is None:
+            return None
+        transport = transport_of(mine, self.options.transport)
+        (direct,) = plan.costs(request, transport=transport, lands=False, packs=False)
+        staged = self._price(mine, theirs, plan, edge, request, transport)
+        if staged is None or order(direct, by_count=peer.clear) <= order(staged, by_count=peer.clear):
+            return None
+        pair = converted(mine, theirs)
+        if wanted == "off":
+            if pair is None:
+                return None
+            raise refusal(
+                f"pages {pair[0]} here and {pair[1]} at the peer share only runs of {plan.bytes_per_run} bytes, and "
+                "conversion is off",
+                field="format",
+                remedy='set conversion="auto", or use one format',
+            )
+        return self._stage(mine, theirs, plan, edge)
+
+    def _price(
+        self,
+        mine: kvr.RankLayout,
+        theirs: kvr.RankLayout,
+        plan: kvr.Plan,
+        edge: kvr.Edge,
+        request: kvr.Request,
+        transport: kvr.Transport,
+    ) -> Priced | None:
+        """What a request costs when its pages are rearranged; `None` where they cannot be."""
+        raise NotImplementedError
+
+    def _stage(self, mine: kvr.RankLayout, theirs: kvr.RankLayout, plan: kvr.Plan, edge: kvr.Edge) -> Staged:
+        """Prepares to rearrange pages.
+
+        Raises:
+            kvreshard.Error: They cannot be.
+        """
+        raise NotImplementedError
 
     @property
     def _buffers(self) -> dict[str, torch.Tensor]:
@@ -229,7 +241,7 @@ class PlannedWorker(Handshakes):
 
     @property
     def staging(self) -> Staging:
-        """Where pages are landed; made when first needed."""
+        """Where pages are rearranged; made when first needed."""
         found: Staging | None = self.__dict__.get("_staging")
         if found is None:
             found = Staging(
@@ -237,10 +249,14 @@ class PlannedWorker(Handshakes):
                 self.nixl_backends,  # type: ignore[attr-defined]
                 next(iter(self._buffers.values())).device,
                 self.nixl_memory_type,  # type: ignore[attr-defined]
-                self.options.staging_bytes,
+                self.options,
             )
             self.__dict__["_staging"] = found
         return found
+
+    def _lose_staging(self) -> None:
+        """Begins with new buffers when next needed; peers may still read or write the ones before."""
+        self.__dict__.setdefault("_lost_staging", []).append(self.__dict__.pop("_staging"))
 
     def _prepare(self, link: Link) -> None:
         """Prepares the plan's lists. Lists of our own memory are shared by all plans of one digest."""
@@ -253,6 +269,7 @@ class PlannedWorker(Handshakes):
                 rows = plan.local_rows(part=part)
                 local.handles.append(self.nixl_wrapper.prep_xfer_dlist("NIXL_INIT_AGENT", rows, mem_type=memory))
         local.users += 1
+        link.prepared = True
         for part, (_, memory) in enumerate(plan.parts):
             rows = plan.remote_rows(part=part)
             remote = self.nixl_wrapper.prep_xfer_dlist(link.agent, rows, mem_type=memory)
@@ -261,14 +278,9 @@ class PlannedWorker(Handshakes):
     def _release(self, link: Link) -> None:
         for _, remote in link.handles:
             self.nixl_wrapper.release_dlist_handle(remote)
-        link.handles = []
-        if link.landing is not None:
-            link.landing.release(self)
-            link.landing = None
-        if link.plan is None:
-            return
-        local = self._locals.get(link.plan.digest)
-        link.plan = None
+        plan, prepared = link.plan, link.prepared
+        link.plan, link.staged, link.handles, link.prepared = None, None, [], False
+        local = self._locals.get(plan.digest) if plan is not None and prepared else None
         if local is None:
             return
         local.users -= 1
@@ -328,22 +340,17 @@ class PlannedWorker(Handshakes):
                     flat[address - base : address - base + size].zero_()
                     break
 
-    def _must_clear(self, peer: Peer, plan: kvr.Plan, request: kvr.Request) -> list[tuple[int, int]]:
+    def _must_clear(self, peer: Peer, plan: kvr.Plan, pairing: kvr.Pairing) -> list[tuple[int, int]]:
         """Bytes of the request's pages that the plan does not fill, `(address, bytes)`.
 
         Between pages of one length the tail of the last page comes with it, from the peer's own page.
         """
         if not peer.clear and all(group.window is None for group in plan.local.groups):
             return []
-        spans: list[tuple[int, int]] = []
-        seen = set()
-        for memory, _ in plan.parts:
-            if memory not in seen:
-                seen.add(memory)
-                spans += [(int(row[0]), int(row[1])) for row in plan.zero(request, memory=memory)]
-        return spans
+        kinds = dict.fromkeys(memory for memory, _ in plan.parts)
+        return [(int(row[0]), int(row[1])) for memory in kinds for row in pairing.zero(memory=memory)]
 
-    def _start(self, operation: str, link: Link, request: kvr.Request, news: bytes) -> list[int]:
+    def _start(self, operation: str, link: Link, pairing: kvr.Pairing, news: bytes) -> list[int]:
         """Posts the transfers of one link; the last one, alone, carries the news.
 
         Raises:
@@ -353,15 +360,21 @@ class PlannedWorker(Handshakes):
         assert plan is not None
         posted: list[int] = []
         handle = None
+        parts = plan.parts
+        news = news if len(parts) == 1 else b""
         try:
-            for part, (local, remote) in enumerate(link.handles):
-                here, there = plan.ids(request, part=part)
-                if not len(here):
-                    continue
-                last = part == len(link.handles) - 1
-                handle = self.nixl_wrapper.make_prepped_xfer(
-                    operation, local, here, remote, there, notif_msg=news if last and part == 0 else b""
-                )
+            for part, memory in enumerate(parts):
+                if link.handles and pairing.fits_rows:
+                    here, there = pairing.ids(part=part)
+                    if not len(here):
+                        continue
+                    local, remote = link.handles[part]
+                    handle = self.nixl_wrapper.make_prepped_xfer(operation, local, here, remote, there, notif_msg=news)
+                else:
+                    lists = pairing.lists(part=part)
+                    if not len(lists[0]):
+                        continue
+                    handle = exact(self.nixl_wrapper, operation, lists, memory, link.agent, news)
                 self.nixl_wrapper.transfer(handle)
                 posted.append(handle)
                 handle = None
