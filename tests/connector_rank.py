@@ -148,6 +148,9 @@ def _serve(pipe: Connection, spec: Spec, seed: int) -> None:
         "mark": lambda notation, blocks, seed: connector.mark(
             [kvr.Blocks(blocks)], marked.writer(arrays, spec, notation), seed=seed
         ),
+        "expect_contacts": lambda notation, blocks: connector.expect_contacts(
+            None if blocks is None else [kvr.Blocks(blocks)], marked.reader(arrays, spec, notation)
+        ),
         "digests": lambda peer, blocks, tokens: connector.digests(peers[peer], [kvr.Blocks(blocks)], tokens),
     }
     while True:

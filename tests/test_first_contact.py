@@ -74,13 +74,13 @@ def test_a_side_that_lies_is_refused_before_any_request(here: Connector, liar: s
         wait(here, "Finished")
 
 
-def test_first_contact_is_a_read_that_covers_something(here: Connector) -> None:
+def test_first_contact_covers_something(here: Connector) -> None:
     spec = Spec("here", engine="decode", notation=HND)
     mine = spec.arrays(1)
     publish(here, spec, mine)
     with running(Spec("there", notation=HND)) as (there,):
         contact = FirstContact(request((0, 16), [15], [7]), reader(mine, spec, HND))
-        with pytest.raises(Unsupported, match="first contact is a read"):
+        with pytest.raises(Unsupported, match="goes with direction 'read' and a reader"):
             here.connect(there.call("metadata"), direction="write", first_contact=contact)
         with pytest.raises(kvr.RequestError):
             here.connect(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -15,14 +14,15 @@ import kvreshard as kvr
 
 from . import notices, wire
 from .agent import NixlAgent
-from .contact import FirstContact, await_end, compare
+from .contact import FirstContact
 from .control import Flow
-from .errors import MetadataError, NixlError, NotConnected, PeerBusy, PeerLost, Unsupported
+from .errors import MetadataError, NixlError, NotConnected, PeerBusy, PeerLost
 from .events import Direction, Event, LeaseEnded
 from .flights import Flights
 from .issue import Issuer
 from .leases import Lease
 from .listener import POLL_SECONDS, Listener
+from .meeting import Meeting
 from .notices import Kind, Notice
 from .order import Options, Order, fenced
 from .peer import Peer
@@ -129,12 +129,11 @@ class Connector(Listener):
         is connected anew: the old `Peer` is void and `PeerBusy` is raised while requests with it are in flight, since
         nothing could tell their end afterwards.
 
-        `first_contact` reads marked scratch pages before the peer is given out, and raises
-        `kvreshard.probe.WriterMismatch` where this engine does not find the marks; the peer is then forgotten. The call
-        waits for that one transfer, with the lock held.
+        `first_contact` moves marked scratch pages before the peer is given out, and raises
+        `kvreshard.probe.WriterMismatch` where the reading engine does not find the marks; the peer is then forgotten. A
+        push is answered by the target, which must have called `expect_contacts` and poll. The call waits for one
+        transfer, and for that answer, with the lock held.
         """
-        if first_contact is not None and direction != "read":
-            raise Unsupported("first contact is a read: the target of a push compares what has arrived by itself")
         with self._open():
             told = wire.decode(data)
             if told.name == self.name:
@@ -147,17 +146,25 @@ class Connector(Listener):
             if direction is not None and plan is not None:
                 peer.set_plan(direction, plan, edge)
             if first_contact is not None:
-                self._meet_first(peer, edge, first_contact)
+                self._meet_first(peer, direction, edge, first_contact)
             return peer
 
-    def _meet_first(self, peer: Peer, edge: kvr.Edge | None, contact: FirstContact) -> None:
-        id = f"first-contact/{uuid.uuid4().hex}"
-        how = "direct" if contact.strategy == "auto" and not self._agent.owned else contact.strategy
-        order = Order(id, "read", notify=False, deadline=contact.deadline, strategy=how, fence=False)
+    def _meet_first(
+        self, peer: Peer, direction: Direction | None, edge: kvr.Edge | None, contact: FirstContact
+    ) -> None:
+        meeting = Meeting(
+            self.layout,
+            peer,
+            contact,
+            edge,
+            self._issue,
+            self._flights.events,
+            self._progress,
+            self.say,
+            self._meetings,
+        )
         try:
-            self._issue(order, [(peer, contact.request)])
-            await_end(id, self._flights.events, self._progress, POLL_SECONDS)
-            compare(self.layout, peer.layout, edge, contact)
+            meeting.hold(direction, owned=self._agent.owned)
         except BaseException:
             # Held pages keep their peer until `Freed`.
             with suppress(PeerBusy):

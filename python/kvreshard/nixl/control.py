@@ -1,4 +1,4 @@
-"""Control messages between connectors: introductions, leases, and the packed protocol's.
+"""Control messages between connectors: introductions, leases, first contact, and the packed protocol's.
 
 They go as NIXL notices, to peers only that announced that they understand them. A peer can be answered once it has
 introduced itself: NIXL delivers a notice from an agent that it could not send one to.
@@ -23,6 +23,9 @@ MAX_IDS = 16 << 20
 
 VERSION = 2
 """The version of notices from which on a peer understands control messages."""
+
+CONTACTS = 3
+"""The version of notices from which on a peer answers the first contact of a push."""
 
 Flow = Literal["push", "pull"]
 Id = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID)]
@@ -124,7 +127,33 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
     gone: bool = False
 
 
-Message = Hello | Ask | Held | Gone | Done | Confirmed | Join | Parcel | Refused
+class Marked(msgspec.Struct, frozen=True, array_like=True, tag="marked"):
+    """A writer: marks of `seed` have been written into the hearer's `blocks`, for `tokens`; does its reader find them?
+
+    `takes` is the edge of a route.
+    """
+
+    id: Id
+    seed: Count
+    tokens: tuple[Count, Count]
+    blocks: Blocks
+    takes: Takes | None
+
+
+class Found(msgspec.Struct, frozen=True, array_like=True, tag="found"):
+    """A target: its reader looked at `pages` pages and `elements` elements; `text` is what is wrong, if anything.
+
+    `wrong`: the reader found something else than marks. Otherwise it could not look.
+    """
+
+    id: Id
+    pages: Count
+    elements: Count
+    wrong: bool
+    text: Annotated[str, msgspec.Meta(max_length=4096)]
+
+
+Message = Hello | Ask | Held | Gone | Done | Confirmed | Join | Parcel | Refused | Marked | Found
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)

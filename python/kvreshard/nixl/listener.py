@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 import kvreshard as kvr
 
 from . import control, wire
-from .control import Ask, Confirmed, Done, Gone, Held, Hello, Join, Message, Parcel, Refused
+from .contact import Read
+from .control import Ask, Confirmed, Done, Found, Gone, Held, Hello, Join, Marked, Message, Parcel, Refused
 from .errors import NixlError, PeerLost, TransferError
 from .landing import Landing
 from .leases import Leases
+from .meetings import Meetings, Scratch
 from .notices import Kind, Ledger
 from .packing import PREFIX, Packing
 from .parcelling import Parcelling
@@ -26,6 +28,8 @@ from .staging import Area, Size, area, home
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from kvreshard.probe import Source
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +47,7 @@ class Listener(LocalRank, ABC):
         super().__init__(name, **options)
         self._ledger = Ledger()
         self._leases = Leases()
+        self._meetings = Meetings()
         self._peers: dict[str, Peer] = {}
         self._unreachable: list[tuple[Peer, NixlError]] = []
         self._landing = Landing(self._agent, self._memory)
@@ -51,6 +56,8 @@ class Listener(LocalRank, ABC):
         self._areas: list[Area] = []
 
     def _open_staging(self, layout: kvr.RankLayout | None) -> None:
+        # Scratch blocks are blocks of a layout.
+        self._meetings.scratch = None
         where = home(layout) if layout is not None and self._size is not None else None
         if self._areas and self._areas[0].home != where:
             self._areas = []
@@ -93,6 +100,30 @@ class Listener(LocalRank, ABC):
             self._packing.withdraw(id)
             return self._ledger.forget(id)
 
+    def expect_contacts(
+        self,
+        blocks: Sequence[kvr.Blocks] | None,
+        read: Read | None = None,
+        *,
+        sources: Mapping[str, Source] | None = None,
+    ) -> None:
+        """Lets peers that push make first contact: they may write marked pages into scratch `blocks` (one list a
+        group), which nobody else uses, and `read(layer, page)` says what this engine finds there.
+
+        `read` and `sources` are as in `FirstContact`. It is called where progress is made, with the lock held, once a
+        page of a layer that a peer has marked; what it raises is that peer's answer. `blocks` of `None` ends it, and so
+        does another layout.
+        """
+        with self._open():
+            if blocks is None or read is None:
+                self._meetings.scratch = None
+                return
+            if len(blocks) != len(self.layout.groups):
+                raise kvr.RequestError(
+                    f"blocks of {len(blocks)} groups are given, the layout has {len(self.layout.groups)}"
+                )
+            self._meetings.scratch = Scratch(list(blocks), read, sources)
+
     def feed(self, messages: Mapping[str, Sequence[bytes]]) -> dict[str, list[bytes]]:
         """Takes in notices of a host's agent, by sender as NIXL gives them; returns those that are not ours."""
         with self._open():
@@ -126,6 +157,11 @@ class Listener(LocalRank, ABC):
                 self._leases.hear(sender, told, now)
             case Join() | Parcel() | Refused():
                 self._pack(sender, told)
+            case Marked():
+                peer = self._peers.get(sender)
+                self._answer(sender, self._meetings.answer(self.layout, peer, told) if peer is not None else None)
+            case Found():
+                self._meetings.hear(told)
         return True
 
     def _pack(self, sender: str, message: Join | Parcel | Refused) -> None:

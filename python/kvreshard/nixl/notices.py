@@ -25,8 +25,8 @@ from .events import Arrived, Event, LeaseEnded, Released
 
 log = logging.getLogger(__name__)
 
-VERSION = 2
-"""Newest version that is understood: 1 has notices, 2 control messages (`control`) as well."""
+VERSION = 3
+"""Newest version that is understood: 1 has notices, 2 control messages (`control`) as well, 3 first contact."""
 
 _FORM = 1
 """The form of a notice, unchanged since version 1."""

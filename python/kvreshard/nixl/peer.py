@@ -100,6 +100,11 @@ class Peer:
         return self._metadata.notices >= control.VERSION
 
     @property
+    def answers_contacts(self) -> bool:
+        """Whether the peer announced that it answers the first contact of a push."""
+        return self._metadata.notices >= control.CONTACTS
+
+    @property
     def digest(self) -> str:
         """Identifies the metadata that this connection was made from."""
         return self._metadata.digest

@@ -7,17 +7,21 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import kvreshard as kvr
 
 from . import notices, wire
 from .agent import Agent, NixlAgent, open_agent
-from .contact import Write, digests, mark
+from .contact import Write, mark
+from .digests import digests
 from .errors import Closed, NotPublished
 from .memory import Memory
 from .peer import Peer
 from .strides import Axes
+
+if TYPE_CHECKING:
+    from kvreshard.probe import Source
 
 
 class LocalRank:
@@ -223,13 +227,21 @@ class LocalRank:
             self._open_staging(None)
             self._memory.deregister()
 
-    def mark(self, blocks: Sequence[kvr.Blocks], write: Write, *, seed: int = 0) -> int:
+    def mark(
+        self,
+        blocks: Sequence[kvr.Blocks],
+        write: Write,
+        *,
+        seed: int = 0,
+        sources: Mapping[str, Source] | None = None,
+    ) -> int:
         """Stores marked pages in scratch blocks (one list a group) with the engine's own writer, for a peer's
         `first_contact`: `write(layer, page, values)` once a page of a layer. Returns how many.
 
-        The arrays are those of `kvreshard.probe.marks`; the writer must store elements as they are.
+        The arrays are those of `kvreshard.probe.marks`; a writer that quantises says in `sources` what its pages are
+        made of, and is given inputs.
         """
-        return mark(self.layout, blocks, write, seed)
+        return mark(self.layout, blocks, write, seed, sources)
 
     def digests(
         self,

@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 import kvreshard as kvr
 
+from .coarse import coarse_marks, compare_coarsely
 from .errors import ProbeError, WriterMismatch
 from .memory import PageMemory
-from .sources import FLOATS, element_bytes, order
-
-Values = npt.NDArray[Any]
+from .mixing import numbered, salt, stir
+from .sources import FLOATS, Source, Values, element_bytes, order
 
 
 @dataclass(frozen=True)
@@ -34,12 +33,14 @@ class Marks:
     """
 
     values: Mapping[str, Values]
+    coarse: bool = False
+    """Whether the writer quantises: then the arrays are its inputs, and what is read is near to them."""
 
     def compare(self, read: Mapping[str, Any]) -> None:
         """Holds what the destination's reader found against the marks.
 
         Args:
-            read: An array a component, in the shape of the marks, or for the part of an axis that the reader holds.
+            read: An array a component (an input, where the writer quantises), in the shape of the marks.
 
         Raises:
             WriterMismatch: The first element that is not what was written.
@@ -50,6 +51,9 @@ class Marks:
             found = np.asarray(read[component])
             if found.shape != written.shape:
                 raise ProbeError(f"component {component}: shape {found.shape} is read, {written.shape} was written")
+            if self.coarse:
+                compare_coarsely(component, written, found)
+                continue
             wrong = np.argwhere(found != written)
             if len(wrong):
                 at = tuple(int(i) for i in wrong[0])
@@ -60,23 +64,31 @@ class Marks:
                 )
 
 
-def marks(format: kvr.PageFormat, *, page: int = 0, seed: int = 0, first: Mapping[str, int] | None = None) -> Marks:
+def marks(
+    format: kvr.PageFormat,
+    *,
+    page: int = 0,
+    seed: int = 0,
+    first: Mapping[str, int] | None = None,
+    sources: Mapping[str, Source] | None = None,
+) -> Marks:
     """Marks for one page of ``format``. ``first`` is the global index at which this rank's share of an axis begins.
 
     Floats are small whole numbers, exact in every float type of 8 bits or more; other types use all their bits.
+
+    ``sources`` are for a writer that quantises, as :func:`~kvreshard.probe.check_writer` takes them: the arrays are
+    then its inputs, float32, and ``compare`` takes what a reader makes of the codes and scales. The values are coarse
+    enough for 4 bits a value with a scale of at least eight bits, and differ in magnitude from scale to scale; codes
+    that mix channels (a rotation) do not keep them.
     """
+    if sources is not None:
+        return Marks(coarse_marks(format, sources, page=page, seed=seed, first=first or {}), coarse=True)
     made: dict[str, Values] = {}
     for component in format.components:
         axes = dict(format.axes(component))
-        names = order(axes)
-        shape = tuple(axes[axis] for axis in names)
-        number = np.full(shape, _salt(component, page, seed), dtype=np.uint64)
-        for dimension, axis in enumerate(names):
-            start = (first or {}).get(axis, 0)
-            index = np.arange(start, start + shape[dimension], dtype=np.uint64)
-            step = np.uint64(_salt(axis, 0, seed) | 1)
-            line = (index * step).reshape([-1 if at == dimension else 1 for at in range(len(shape))])
-            number = _stir(number + line)
+        starts = {axis: (first or {}).get(axis, 0) for axis in axes}
+        indexes = [(axis, np.arange(starts[axis], starts[axis] + axes[axis], dtype=np.uint64)) for axis in order(axes)]
+        number = numbered(salt(component, page, seed), indexes, seed)
         dtype = format.types[component]
         if dtype in FLOATS:
             made[component] = (1 + number % np.uint64(15)).astype(np.float32) * np.where(number >> np.uint64(63), -1, 1)
@@ -120,23 +132,17 @@ def page_digest(
         for (axis, _), (low, high), (left, right) in zip(axes, spans, held, strict=True):
             if not left <= low < high <= right:
                 raise ProbeError(f"axis {axis}: [{low}, {high}) is not within [{left}, {right}), held")
-        count = math.prod(high - low for low, high in spans)
         offsets, size = format.offsets(component), element_bytes(format.types[component])
-        numbers = np.arange(samples, dtype=np.uint64) + np.uint64(_salt(component, 1, seed))
-        for number in sorted({int(one) for one in _stir(numbers) % np.uint64(count)}):
-            local = np.unravel_index(number, tuple(high - low for low, high in spans)) if spans else ()
-            index = tuple(int(i) + low for i, (low, _) in zip(local, spans, strict=True))
+        for index in sampled(component, spans, samples, seed):
             at = int(offsets[tuple(i - left for i, (left, _) in zip(index, held, strict=True))])
             digest.update(f"{component} {index} ".encode() + page[at : at + size].tobytes())
     return digest.hexdigest()
 
 
-def _salt(name: str, page: int, seed: int) -> int:
-    return int.from_bytes(hashlib.sha256(f"{name} {page} {seed}".encode()).digest()[:8], "little")
-
-
-def _stir(number: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Every bit of the input reaches every bit of the output."""
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        number = (number ^ (number >> np.uint64(shift))) * np.uint64(factor)
-    return number ^ (number >> np.uint64(31))
+def sampled(component: str, spans: Sequence[tuple[int, int]], samples: int, seed: int) -> Iterator[tuple[int, ...]]:
+    """Indexes of up to ``samples`` elements within half-open spans, one an axis; the same wherever the spans are."""
+    shape = tuple(high - low for low, high in spans)
+    numbers = np.arange(samples, dtype=np.uint64) + np.uint64(salt(component, 1, seed))
+    for number in sorted({int(one) for one in stir(numbers) % np.uint64(math.prod(shape))}):
+        local = np.unravel_index(number, shape) if shape else ()
+        yield tuple(int(i) + low for i, (low, _) in zip(local, spans, strict=True))
