@@ -76,8 +76,11 @@ def fill(page: np.ndarray, form: kvr.PageFormat, head: int, token: int) -> None:
     for component in form.components:
         axes = [axis for axis, _ in form.axes(component)]
         offsets = form.offsets(component)
-        at = dict(zip(axes, np.indices(offsets.shape), strict=True))
-        made = value(component, head + at.get("h", np.array(0)), token + at["n"], at["d"])
+        at: dict[str, np.ndarray] = {
+            axis: np.asarray(one) for axis, one in zip(axes, np.indices(offsets.shape), strict=True)
+        }
+        heads, states = np.add(at.get("h", 0), head), np.add(at["n"], token)
+        made = value(component, heads, states, at["d"])
         for byte in range(2):
             page[offsets + byte] = made >> 8 * byte & 255
 
