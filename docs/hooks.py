@@ -78,15 +78,17 @@ def preset_words(name: str) -> str:
     )
 
 
-def on_config(config: Any) -> Any:
-    """Copies the sources for the reference, the stub in the place of the native module, which nothing can read."""
+def on_startup(command: str, dirty: bool) -> None:
+    """Copies the sources for the reference, the stub in the place of the native module, which nothing can read.
+
+    Before anything is configured: who reads the sources passes over folders that are not there yet.
+    """
     if SOURCES.exists():
         shutil.rmtree(SOURCES)
     kept = shutil.ignore_patterns("*.so", "__pycache__", "_core.pyi")
     shutil.copytree(ROOT / "python" / "kvreshard", SOURCES / "kvreshard", ignore=kept)
     stub = (ROOT / "python" / "kvreshard" / "_core.pyi").read_text(encoding="utf-8")
     (SOURCES / "kvreshard" / "_core.py").write_text(readable(stub), encoding="utf-8")
-    return config
 
 
 def readable(stub: str) -> str:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,3 +37,13 @@ def complaint(*arguments: str | Path, code: int = 2) -> str:
 def answer(*arguments: str | Path, code: int = 0) -> Any:
     """Runs the command with --json; what it answers."""
     return json.loads(run(*arguments, "--json", code=code))
+
+
+def kvreshard(*arguments: str | Path, code: int = 0, **environment: str) -> str:
+    """Runs the command as a process of its own; its standard output."""
+    program = [sys.executable, "-m", "kvreshard.cli", *map(str, arguments)]
+    result = subprocess.run(
+        program, capture_output=True, text=True, env={**os.environ, **environment}, timeout=120, check=False
+    )
+    assert result.returncode == code, (result.stdout, result.stderr)
+    return result.stdout

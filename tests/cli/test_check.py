@@ -38,11 +38,23 @@ def test_a_pair_that_does_not_fit_is_refused(sides: tuple[Path, Path]) -> None:
         ('format = "mla"\ntp = "2"', "tp must be a whole number, not '2'"),
         ('format = "mla"\ntp = true', "tp must be a whole number, not True"),
         ("format = 3", "format must be a text"),
+        ('format = "mamba2"\ntotals = { cx = 0 }', "total of cx of prefill must be a whole number of at least 1"),
+        ('format = "mamba2"\ntotals = 3', "totals must be a text"),
     ],
 )
 def test_a_file_that_makes_no_sense_is_said(sides: tuple[Path, Path], text: str, said: str) -> None:
     sides[0].write_text(text)
     assert said in complaint("check", *sides)
+
+
+def test_totals_stand_in_a_table(sides: tuple[Path, Path]) -> None:
+    text = 'format = "mamba2:t=3,p=64,s=128"\nheads = 64\ntotals = {{ cx = 4096, cb = 1024, cc = 1024 }}\ntp = {}\n'
+    for path, tp in zip(sides, (2, 4), strict=True):
+        path.write_text(text.format(tp))
+    assert answer("check", *sides)["runs_per_page"] == 8, "four components of two layers"
+    assert answer("verify", *sides)["count"] == 4
+    sides[1].write_text(text.format(4).replace("4096", "2048"))
+    assert answer("check", *sides, code=1)["findings"][0]["field"] == "totals of sharded axes"
 
 
 def test_other_files_are_not_taken(sides: tuple[Path, Path], tmp_path: Path) -> None:

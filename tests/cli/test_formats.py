@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("typer")
 
 import kvreshard as kvr
-from kvreshard.cli.sides import format_of
+from kvreshard.cli.sides import BadSide, Side, format_of
 from tests.cli.command import SHUFFLED, answer, complaint, run
 
 
@@ -68,6 +68,10 @@ def test_planes_are_explained() -> None:
         (("explain", SHUFFLED, "--dtype", "u8"), "vLLM's cache dtypes here are"),
         (("dump-vllm", "mla"), "is no vLLM backend"),
         (("dump-vllm", SHUFFLED, "--rank", "3"), "rank 3 is not below the TP size 1"),
+        (("explain", "mamba2:t=3,p=64,s=16", "--total", "cx"), "'cx' is no setting"),
+        (("explain", "mamba2:t=3,p=64,s=16", "--total", "cx=none"), "total of cx of engine must be a whole number"),
+        (("explain", "c[n r]:r=8", "--total", "cx=8"), "the axes of the notation are n, r"),
+        (("explain", SHUFFLED, "--total", "cx=8"), "knows its sharded axes"),
         (("matrix", "nothing"), "no backend 'nothing'"),
         (("matrix", "--prefill-page", "7"), "no backend takes pages of that size"),
         (("plan", "--prefill", SHUFFLED, "--decode", SHUFFLED, "--tokens", "0"), "at least 1 token"),
@@ -82,4 +86,10 @@ def test_what_makes_no_sense_is_said(arguments: tuple[str, ...], said: str) -> N
 def test_usual_extents_go_where_the_notation_asks() -> None:
     assert format_of("n h k[d]", h=2, n=4, d=8, dtype="u8").extents == {"h": 2, "n": 4, "d": 8}
     assert format_of("c[n r]:r=9", h=2, n=4, d=8, dtype="u8").extents == {"n": 4, "r": 9}
+    assert format_of("c[n r]:r=9", {"n": 2}, n=4, dtype="u8").extents == {"n": 2, "r": 9}
     assert format_of("mla:r=64", h=2, n=4, d=8, dtype="f16").page_bytes == 4 * 64 * 2
+
+
+def test_a_side_must_be_whole() -> None:
+    with pytest.raises(BadSide, match="heads of prefill must be at least 1"):
+        Side("prefill", "flash_attn", heads=0)

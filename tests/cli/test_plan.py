@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("typer")
 
+import kvreshard as kvr
 from tests.cli.command import SHUFFLED, answer, complaint, run
 
 
@@ -49,3 +50,22 @@ def test_a_refusal_exits_with_1() -> None:
     assert "refused: layer layers.0" in complaint(*arguments, code=1)
     found = answer(*arguments, code=1)
     assert (found["accepted"], found["error"], found["layer"]) == (False, "IncompatibleLayout", "layers.0")
+
+
+MAMBA = "mamba2:t=3,p=64,s=128"
+TOTALS = ("--heads", "64", "--total", "cx=4096", "--total", "cb=1024", "--total", "cc=1024", "--layers", "1")
+
+
+def test_any_axis_can_be_sharded() -> None:
+    arguments = ("plan", "--prefill", MAMBA, "--decode", MAMBA, *TOTALS, "--prefill-tp", "2", "--decode-tp", "4")
+    found = answer(*arguments)
+    assert [(edge["local"], edge["remote"]) for edge in found["edges"]] == [(0, 0), (1, 0), (2, 1), (3, 1)]
+    page = kvr.preset("mamba2", t=3, p=64, s=128, h=16, cx=1024, cb=256, cc=256)
+    assert {edge["runs_per_page"] * edge["bytes_per_run"] for edge in found["edges"]} == {page.page_bytes}
+    assert "TP 4\n" in run(*arguments), "a state has no tokens"
+    alone = run("explain", MAMBA, "--tp", "2", *TOTALS[:-2])
+    assert "cb=512 cc=512 cx=2048 h=32" in alone
+    # Without a total an axis is whole on every rank, and may differ only if told.
+    assert "extent of axis cx" in complaint(
+        *("plan", "--prefill", f"{MAMBA},cx=64,cb=8", "--decode", f"{MAMBA},cx=32,cb=8", "--heads", "64"), code=1
+    )

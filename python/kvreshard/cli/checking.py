@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 import kvreshard as kvr
-from kvreshard.cli.output import REFUSED, console, dump, fail, fields, refusals, say
+from kvreshard.cli.output import REFUSED, console, dump, fail, fields, refusals, say, working
 from kvreshard.cli.sides import BadSide, Side, read_toml
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
@@ -173,7 +173,8 @@ def verify(
                     raise BadSide(f"{path}: a stock handshake says nothing of the inside of a page")
             local, remote = (other, one) if direction == "read" else (one, other)
             if descriptors is None:
-                count = _verify_plans(local, remote, direction)
+                with working("proving", quiet=as_json):
+                    count = _verify_plans(local, remote, direction)
                 said = f"{count} plans are right: every element from the right place, none missing, none twice"
             else:
                 count = _verify_list(local, remote, direction, descriptors)

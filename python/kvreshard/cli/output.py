@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -82,10 +81,21 @@ def refusals(as_json: bool = False) -> Iterator[None]:
 
 
 @contextmanager
+def working(what: str, *, quiet: bool) -> Iterator[None]:
+    """Shows on a terminal's standard error that something is under way whose steps nobody counts."""
+    screen = console(stderr=True)
+    if quiet or not screen.is_terminal:
+        yield
+        return
+    with screen.status(what):
+        yield
+
+
+@contextmanager
 def progress(what: str, total: int, *, quiet: bool) -> Iterator[Any]:
     """A bar on a terminal's standard error; yields what to call after each of `total` steps."""
     screen = console(stderr=True)
-    if quiet or not screen.is_terminal or not sys.stderr.isatty():
+    if quiet or not screen.is_terminal:
         yield lambda: None
         return
     from rich.progress import Progress

@@ -8,6 +8,7 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import re
 import sys
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -16,7 +17,7 @@ import typer
 
 import kvreshard as kvr
 from kvreshard.cli import trial
-from kvreshard.cli.output import REFUSED, dump, fail, say, table
+from kvreshard.cli.output import REFUSED, dump, fail, say, table, working
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 PACKAGES = ("numpy", "nixl", "nixl-cu12", "nixl-cu13", "msgspec", "torch", "triton", "vllm", "typer", "rich", "jinja2")
@@ -33,7 +34,8 @@ def calibrate(as_json: Json = False) -> None:
     """Measures the constants of the cost model between two processes of this machine, over NIXL and host memory."""
     if importlib.util.find_spec("nixl") is None:
         fail("calibration needs nixl: pip install 'kvreshard[nixl]'")
-    with logs_aside():
+    os.environ.setdefault("NIXL_LOG_LEVEL", "WARN")
+    with working("measuring", quiet=as_json), logs_aside():
         measured = importlib.import_module("kvreshard.nixl.loopback").calibrate_host()
     names = (
         "read_post_ns",
@@ -71,7 +73,7 @@ def doctor(
         "transfer": None,
     }
     if importlib.util.find_spec("nixl") is not None:
-        with logs_aside():
+        with working("looking", quiet=as_json), logs_aside():
             found["plugins"] = _plugins()
             found["transfer"] = trial.trial() if transfer else None
     found["traps"] = traps(found)
@@ -127,6 +129,14 @@ def traps(found: dict[str, Any]) -> list[str]:
     tls = found["environment"].get("UCX_TLS", "")
     if tls and "cuda" not in tls and packages["torch"]:
         said.append(f"UCX_TLS={tls} names no CUDA transport: device memory goes the long way or not at all")
+    # `^` leaves out what is named. The transports that notice the failure of a peer, which agents ask for.
+    if tls and not tls.startswith("^") and not {"all", "tcp", "ib", "rc", "ud", "dc"} & set(re.split(r"[,_]", tls)):
+        said.append(f"UCX_TLS={tls} names neither tcp nor an RDMA transport: NIXL creates no agent")
+    if found["packages"]["nixl-cu12"] and found["packages"]["nixl-cu13"]:
+        said.append("nixl-cu12 and nixl-cu13 are both installed: nixl takes the one of torch's CUDA, or the first")
+    for way in (found["transfer"] or {}).get("transports", ()):
+        if way["operation"].startswith("remote memory") and "tcp" in way["transport"]:
+            said.append("bytes between processes of this host went over tcp: cma needs the right to trace")
     if sys.platform != "linux":
         said.append(f"NIXL runs on Linux; this is {sys.platform}")
     return said

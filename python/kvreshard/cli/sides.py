@@ -114,10 +114,13 @@ class Side:
             except ValueError as error:
                 raise BadSide(f"{self.engine}: {error}") from error
         fixed = {axis: self.held(rank, axis) for axis in settings(self.totals)}
-        usual = {"h": self.held(rank), "n": self.tokens(), "d": self.head_size, "dtype": self.dtype}
+        usual: dict[str, int | str] = {
+            "h": self.held(rank),
+            "n": self.tokens(),
+            "d": self.head_size,
+            "dtype": self.dtype,
+        }
         fmt = format_of(self.format, fixed, **usual)
-        if lacking := [axis for axis in fixed if axis not in fmt.extents]:
-            raise BadSide(f"{self.engine}: {fmt.notation} has no axis {lacking[0]} of which there could be a total")
         shards = tuple(axis for axis in self.sharded() if axis in fmt.extents)
         return Pages((fmt,), planes=False, shards=shards, standard=False, label=self.format)
 
@@ -159,7 +162,8 @@ class Side:
 
     def words(self) -> str:
         """The side in a line."""
-        return f"{self.format}, TP {self.tp}, pages of {self.tokens()}"
+        pages = f", pages of {self.tokens()}" if "n" in self.build(0).formats[0].extents else ""
+        return f"{self.format}, TP {self.tp}{pages}"
 
 
 def settings(text: str) -> dict[str, str]:
@@ -173,8 +177,8 @@ def settings(text: str) -> dict[str, str]:
     return found
 
 
-def format_of(text: str, fixed: Mapping[str, int] | None = None, **usual: int | str) -> kvr.PageFormat:
-    """A notation or a preset, with settings after a colon; `usual` are taken as far as it asks for them, `fixed` always.
+def format_of(text: str, fixed: Mapping[str, int] | None = None, /, **usual: int | str) -> kvr.PageFormat:
+    """A notation or a preset, with settings after a colon; of `usual` what it asks for is taken, of `fixed` everything.
 
     Raises:
         BadSide: There is no such preset, or a setting is no `name=value`.

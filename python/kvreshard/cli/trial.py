@@ -1,6 +1,6 @@
 """What NIXL does on this machine: the plugins that load, and a small transfer with the transports that it took.
 
-`python -m kvreshard.cli.trial` is the transfer as a process of its own: UCX tells which transports it took when it ends,
+`python -m kvreshard.cli.trial` is the transfer as a process of its own: UCX tells at its end which transports it took,
 if it was asked before it began, and a transfer that crashes must not take the report with it.
 """
 
@@ -61,8 +61,8 @@ def trial() -> dict[str, Any]:
 def transports(said: str) -> list[dict[str, Any]]:
     """What UCX took, from the tables that it prints with `UCX_PROTO_INFO=used`: one entry a row that was used.
 
-    A table has a row for the pair of workers, a row for the operation, a head, and rows of count, range of bytes, method
-    and transports::
+    A table has a row for the pair of workers, a row for the operation, a head, and rows of count, range of bytes,
+    method and transports::
 
         | remote memory read by ucp_get*(multi) into host memory from host |
         | Count | Range  | Description |              Config               |

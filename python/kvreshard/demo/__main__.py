@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import sys
 import time
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--scramble", action="store_true", help="prefill writes pages that are not what its format says: must fail"
     )
+    parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
     given = parser.parse_args(arguments)
     if unknown := sorted(set(given.scenario) - set(names)):
         parser.error(f"no scenario is called {', '.join(unknown)}")
@@ -34,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if importlib.util.find_spec("nixl") is None:
             raise ImportError("No module named 'nixl'")
-        from kvreshard.demo.report import Report, summary
+        from kvreshard.demo.report import Report, as_json, summary
         from kvreshard.demo.run import run
     except ImportError as error:
         print(f"{error}: {MISSING}", file=sys.stderr)
@@ -46,9 +48,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             end = one.end if given.tokens is None else max(given.tokens, one.first + 1)
             chosen.append(replace(one, layers=given.layers, seed=given.seed, end=end))
     begun = time.perf_counter()
-    report = Report(chosen)
+    report = Report(chosen, sys.stderr if given.json else None, terse=given.json)
     outcomes = report.run(lambda scenario, stage: run(scenario, stage=stage, backwards=given.scramble))
-    report.say(summary(outcomes, time.perf_counter() - begun))
+    seconds = time.perf_counter() - begun
+    if given.json:
+        print(json.dumps(as_json(outcomes, seconds), indent=2))
+    else:
+        report.say(summary(outcomes, seconds))
     return 0 if all(outcome.good for outcome in outcomes) else 1
 
 

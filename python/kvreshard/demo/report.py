@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import IO
+from typing import IO, Any
 
 from rich import box
 from rich.console import Console, Group
@@ -27,10 +27,14 @@ LEGEND = (
 
 
 class Report:
-    """Shows outcomes as they come: live on a terminal, a line each anywhere else."""
+    """Shows outcomes as they come: live on a terminal, a line each anywhere else.
 
-    def __init__(self, scenarios: Sequence[Scenario], file: IO[str] | None = None) -> None:
+    A `terse` one shows that it runs, on a terminal, and leaves the answer to others.
+    """
+
+    def __init__(self, scenarios: Sequence[Scenario], file: IO[str] | None = None, *, terse: bool = False) -> None:
         self._scenarios = scenarios
+        self._terse = terse
         self._outcomes: list[Outcome] = []
         self._console = Console(file=file, highlight=False)
         if not self._console.is_terminal:
@@ -44,6 +48,8 @@ class Report:
                 self._each(one, self._refresh)
         else:
             self._each(one, lambda scenario, stage: None)
+        if self._terse:
+            return self._outcomes
         self._console.print(_table(self._outcomes))
         self._console.print(Text(LEGEND, style="dim"))
         self._console.print()
@@ -64,7 +70,7 @@ class Report:
         for scenario in self._scenarios:
             outcome = one(scenario, lambda stage, scenario=scenario: show(scenario, stage))  # type: ignore[misc]
             self._outcomes.append(outcome)
-            if not self._console.is_terminal:
+            if not self._console.is_terminal and not self._terse:
                 self.say(f"{len(self._outcomes):2} of {len(self._scenarios)}  {scenario.name}: {verdict(outcome)}")
 
     def _refresh(self, scenario: Scenario, stage: str) -> None:
@@ -106,6 +112,32 @@ def _texts(outcome: Outcome) -> list[tuple[str, str]]:
     if outcome.good and outcome.refusal:
         found.append((f"{outcome.scenario.name} was refused, {outcome.refusal.kind}:", outcome.refusal.text))
     return found
+
+
+def as_json(outcomes: Sequence[Outcome], seconds: float) -> dict[str, Any]:
+    """Everything that is known of the outcomes, for `--json`."""
+    return {
+        "right": all(outcome.good for outcome in outcomes),
+        "seconds": seconds,
+        "scenarios": [
+            {
+                "name": one.scenario.name,
+                "formats": one.scenario.formats,
+                "tp": [one.scenario.prefill.tp, one.scenario.decode.tp],
+                "page": [one.scenario.prefill.tokens, one.scenario.decode.tokens],
+                "verdict": verdict(one),
+                "posted": one.posted,
+                "fewest": one.fewest,
+                "bytes": one.bytes,
+                "elements": one.elements,
+                "seconds": one.seconds,
+                "strategies": sorted(one.strategies),
+                "problems": one.problems,
+                "refusal": None if one.refusal is None else {"kind": one.refusal.kind, "text": one.refusal.text},
+            }
+            for one in outcomes
+        ],
+    }
 
 
 def summary(outcomes: Sequence[Outcome], seconds: float) -> str:
