@@ -13,7 +13,17 @@ from tests.connector_rank import Spec, await_events, publish, request, running, 
 
 pytest.importorskip("nixl")
 
-from kvreshard.nixl import Connector, DeadlinePassed, Failed, LeaseEnded, LeaseOver, PeerLost, Unsupported, wire
+from kvreshard.nixl import (
+    Connector,
+    DeadlinePassed,
+    Failed,
+    LeaseEnded,
+    LeaseOver,
+    PeerLost,
+    Unsupported,
+    notices,
+    wire,
+)
 from kvreshard.nixl.control import (
     Ask,
     Confirmed,
@@ -24,6 +34,7 @@ from kvreshard.nixl.control import (
     Message,
     Parcel,
     Refused,
+    Void,
     decode,
     encode,
 )
@@ -154,6 +165,20 @@ def test_pages_promised_anew_are_not_those_that_were_promised() -> None:
     assert [type(event).__name__ for event in ledger.events] == ["Released"]
 
 
+def test_all_promises_end_with_the_registration() -> None:
+    ledger = Ledger()
+    ledger.expect(Kind.READ, "r", 2, lease_ends=None)
+    ledger.expect(Kind.WRITTEN, "w", 1, lease_ends=9.0)
+    assert ledger.done("a", Done("r", 0, 5, 2)) == Confirmed("r")
+    assert ledger.hear("b", notices.encode(notices.Notice(Kind.READ, "early", 1)))
+    ledger.void()
+    assert ledger.events == [LeaseEnded("r", ("a",), 2), LeaseEnded("w", (), 1)]
+    assert ledger.done("b", Done("r", 0, 6, 2)) == Gone("r")
+    ledger.events.clear()
+    ledger.expect(Kind.READ, "early", 1, lease_ends=None)
+    assert ledger.events == [], "what was read before is not what is promised now"
+
+
 def test_nothing_is_said_of_what_is_not_expected_yet() -> None:
     ledger = Ledger()
     assert ledger.renew(Ask("r", 1000), now=0.0) is None
@@ -175,10 +200,10 @@ class Heard:
 
 def test_a_reader_asks_again_and_renews_in_time() -> None:
     heard = Heard()
-    lease = Lease(cast(Peer, SimpleNamespace(name="a", senders=3)), "r", heard)
+    lease = Lease(cast(Peer, SimpleNamespace(name="a", senders=3, generation=4)), "r", heard)
     for now in (0.0, 0.1, 0.3, 0.9):
         lease.keep(now)
-    ask = Ask("r", int(LEASE * 1000))
+    ask = Ask("r", int(LEASE * 1000), 4)
     assert heard.said == [(ask, False), (ask, True), (ask, True)]
     lease.hear(Held("r", 7, 10_000), 1.0)
     lease.keep(4.9)
@@ -188,14 +213,14 @@ def test_a_reader_asks_again_and_renews_in_time() -> None:
     lease.end(6.0)
     lease.end(6.1)
     lease.end(6.3)
-    assert heard.said[4:] == [(Done("r", 7, lease.token, 3), False), (Done("r", 7, lease.token, 3), True)]
+    assert heard.said[4:] == [(Done("r", 7, lease.token, 3, 4), False), (Done("r", 7, lease.token, 3, 4), True)]
     lease.hear(Confirmed("r"), 6.4)
     lease.hear(Gone("r"), 6.5)
     assert lease.verdict == "confirmed"
 
 
 def test_a_promise_made_anew_in_between_is_no_promise() -> None:
-    lease = Lease(cast(Peer, SimpleNamespace(name="a", senders=1)), "r", Heard())
+    lease = Lease(cast(Peer, SimpleNamespace(name="a", senders=1, generation=4)), "r", Heard())
     lease.keep(0.0)
     verdicts: list[str] = []
     for answer in (Confirmed("r"), Held("r", 7, 1000), Held("r", 8, 1000), Held("r", 8, 1000)):
@@ -226,11 +251,14 @@ PARCEL = Parcel(
     "message",
     [
         Ask("r", 5),
+        Ask("r", 5, 7),
+        Void(7),
         Held("r", 2, 3),
         Gone("r"),
         Done("r", 1, 3, 2),
         Confirmed("r"),
         Join((1, 2), (0, 0), "pull", True),
+        Join((1, 2), (0, 0), "pull", True, 7),
         PARCEL,
         Refused("1f", "why", True),
     ],

@@ -15,7 +15,7 @@ import kvreshard as kvr
 from . import notices, wire
 from .agent import NixlAgent
 from .contact import FirstContact
-from .control import Flow
+from .control import Flow, Void
 from .errors import MetadataError, NixlError, NotConnected, PeerBusy, PeerLost
 from .events import Direction, Event, LeaseEnded
 from .flights import Flights
@@ -197,6 +197,14 @@ class Connector(Listener):
         peer = Peer(self._agent, self.layout, told, added=added, senders=1, transport=transport)
         self._peers[told.name] = peer
         return peer
+
+    def _part(self) -> None:
+        self._flights.require_idle()
+        if self._layout is not None:
+            for name, peer in list(self._peers.items()):
+                if peer.understands_control:
+                    self._answer(name, Void(self._layout.generation))
+        self._ledger.void()
 
     def _drop_peers(self) -> None:
         self._flights.require_idle()

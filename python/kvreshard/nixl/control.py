@@ -39,10 +39,15 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
-    """A reader: hold the pages of request `id` for `milliseconds` more."""
+    """A reader: hold the pages of request `id` for `milliseconds` more.
+
+    Here, in `Done`, `Join` and `Parcel`, `generation` is the registration that the speaker takes the hearer to have; 0
+    from one that does not say.
+    """
 
     id: Id
     milliseconds: Count
+    generation: Count = 0
 
 
 class Held(msgspec.Struct, frozen=True, array_like=True, tag="held"):
@@ -69,12 +74,19 @@ class Done(msgspec.Struct, frozen=True, array_like=True, tag="done"):
     hold: Count
     token: Count
     senders: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+    generation: Count = 0
 
 
 class Confirmed(msgspec.Struct, frozen=True, array_like=True, tag="confirmed"):
     """A producer: they were, and the reader is counted."""
 
     id: Id
+
+
+class Void(msgspec.Struct, frozen=True, array_like=True, tag="void"):
+    """The speaker's registration `generation` is gone: what was said of it is void, its addresses first of all."""
+
+    generation: Count
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True, tag="join"):
@@ -88,6 +100,7 @@ class Join(msgspec.Struct, frozen=True, array_like=True, tag="join"):
     yours: tuple[Count, Count]
     flow: Flow
     up: bool
+    generation: Count = 0
 
 
 Takes = list[tuple[str, list[tuple[str, Count, Count]], bool]]
@@ -117,6 +130,7 @@ class Parcel(msgspec.Struct, frozen=True, array_like=True, tag="parcel"):
     bytes: Count
     chunk: Count
     digest: Annotated[str, msgspec.Meta(max_length=64)]
+    generation: Count = 0
 
 
 class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
@@ -153,7 +167,7 @@ class Found(msgspec.Struct, frozen=True, array_like=True, tag="found"):
     text: Annotated[str, msgspec.Meta(max_length=4096)]
 
 
-Message = Hello | Ask | Held | Gone | Done | Confirmed | Join | Parcel | Refused | Marked | Found
+Message = Hello | Ask | Held | Gone | Done | Confirmed | Void | Join | Parcel | Refused | Marked | Found
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)

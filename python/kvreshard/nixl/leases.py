@@ -65,7 +65,7 @@ class Lease:
     def keep(self, now: float) -> None:
         """Asks for the pages, and again in time."""
         if self.verdict in ("asking", "held") and not self._done and now >= self._next:
-            self._say(Ask(self.id, int(LEASE * 1000)), now)
+            self._say(Ask(self.id, int(LEASE * 1000), self.peer.generation), now)
 
     def end(self, now: float) -> None:
         """All bytes are here: asks whether the pages were held."""
@@ -74,7 +74,8 @@ class Lease:
         if not self._done or now >= self._next:
             if not self._done:
                 self._done, self._sent = True, 0
-            self._say(Done(self.id, self.hold, self.token, self.peer.senders), now)
+            done = Done(self.id, self.hold, self.token, self.peer.senders, self.peer.generation)
+            self._say(done, now)
 
     def _say(self, message: Message, now: float) -> None:
         self.speaker.say(self.peer, message, again=self._sent > 0)

@@ -14,7 +14,7 @@ import kvreshard as kvr
 
 from . import control, wire
 from .contact import Read
-from .control import Ask, Confirmed, Done, Found, Gone, Held, Hello, Join, Marked, Message, Parcel, Refused
+from .control import Ask, Confirmed, Done, Found, Gone, Held, Hello, Join, Marked, Message, Parcel, Refused, Void
 from .errors import NixlError, PeerLost, TransferError
 from .landing import Landing
 from .leases import Leases
@@ -149,6 +149,11 @@ class Listener(LocalRank, ABC):
         match told:
             case Hello():
                 self._meet(sender, told.metadata)
+            case Void():
+                self._registered_anew(sender, told.generation)
+            case Ask() | Done() | Join() | Parcel() if self._is_void(told.generation):
+                # Whoever goes by addresses of another registration is not to hear that all is well.
+                self._answer(sender, Void(told.generation))
             case Ask():
                 self._answer(sender, self._ledger.renew(told, now))
             case Done():
@@ -187,6 +192,21 @@ class Listener(LocalRank, ABC):
             self._connected(told)
         except kvr.Error as error:
             log.warning("could not connect %s, which introduced itself: %s", sender, error)
+
+    def _is_void(self, generation: int) -> bool:
+        return self._layout is None or generation not in (0, self._layout.generation)
+
+    def _registered_anew(self, sender: str, generation: int) -> None:
+        peer = self._peers.get(sender)
+        if peer is not None and peer.connected and peer.generation == generation:
+            error = PeerLost(
+                f"peer {sender} has given up its registration {generation}: what it told of its memory is void",
+                peer=sender,
+                field="generation",
+                found=generation,
+                remedy="connect() with the peer's current metadata",
+            )
+            self._unreachable.append((peer, error))
 
     @abstractmethod
     def _connected(self, told: wire.Metadata) -> Peer:

@@ -208,8 +208,18 @@ class Ledger:
         """Ends leases that ran out by `now`."""
         for key, awaited in list(self._awaited.items()):
             if awaited.lease_ends is not None and awaited.lease_ends <= now:
-                self._remember_over(key, self._awaited.pop(key))
-                self.events.append(LeaseEnded(key[1], heard=tuple(awaited.heard), needed=awaited.needed))
+                self._end(key)
+
+    def void(self) -> None:
+        """Ends all leases: the pages are about to be no pages of this rank's. What was heard early is of them, too."""
+        self._early.clear()
+        for key in list(self._awaited):
+            self._end(key)
+
+    def _end(self, key: Key) -> None:
+        awaited = self._awaited.pop(key)
+        self._remember_over(key, awaited)
+        self.events.append(LeaseEnded(key[1], heard=tuple(awaited.heard), needed=awaited.needed))
 
     def _settle(self, key: Key) -> None:
         awaited = self._awaited[key]

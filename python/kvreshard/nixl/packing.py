@@ -142,9 +142,11 @@ class Packing:
         if not parcel.wanted and not self._want(parcel):
             return
         if now >= parcel.next:
+            again = parcel.sent > 0
             parcel.next = now + min(RESEND * 2**parcel.sent, RESEND_MOST)
             parcel.sent = min(parcel.sent + 1, 8)
-            self._say(parcel.peer, parcel.message, False)
+            # A peer that has registered anew since has forgotten who this rank is.
+            self._say(parcel.peer, parcel.message, again)
 
     def accept(self, parcel: Parcel) -> None:
         """Takes part in a parcel of a peer; not yet when the session has not begun, but the peer tells it again."""

@@ -62,6 +62,7 @@ class Parcelling:
             bytes=bytes,
             chunk=chunk,
             digest=plan.digest,
+            generation=peer.generation,
         )
         return Parcel(message.name, order.id, peer, role, chunks, kernels.mover, message, ours=True)
 

@@ -60,6 +60,9 @@ class LocalRank:
     def _drop_peers(self) -> None:
         """Called before the layout or the registrations change: what peers are planned with is void."""
 
+    def _part(self) -> None:
+        """Called before all registrations are dropped: what peers know, and what they were promised, is void."""
+
     @property
     def name(self) -> str:
         """The NIXL agent's name, which peers know this rank by."""
@@ -217,10 +220,11 @@ class LocalRank:
         """Drops every registration, the layers and all peers, as before sleep mode; what is registered next is a new
         generation.
 
-        Raises `PeerBusy` while requests are in flight. Peers must not read any more: NIXL would tell them DONE all the
-        same.
+        Raises `PeerBusy` while requests are in flight. What this rank expects ends with `LeaseEnded`, and peers that
+        it is connected with are told. Peers must not read any more all the same: NIXL would tell them DONE.
         """
         with self._open():
+            self._part()
             self._drop_peers()
             self._layers, self._layout = [], None
             self._generation += 1

@@ -176,4 +176,4 @@ class Sessions:
 
     def _tell(self, peer: Peer, session: Session, *, again: bool = False) -> None:
         mine = session.mine if session.up else self._now
-        self._say(peer, Join(mine, session.heard, self._flow, session.up), again)
+        self._say(peer, Join(mine, session.heard, self._flow, session.up, peer.generation), again)
