@@ -117,9 +117,15 @@ def _serve(pipe: Connection, spec: Spec, seed: int) -> None:
         peers[peer.name] = peer
         return peer.name
 
-    def republish(seed: int) -> bytes:
+    kept: list[Any] = []
+
+    def republish(seed: int, keep: bool = False) -> bytes:
+        """Other memory; `keep` leaves the old mapped. Without a seed: the same memory again, registered anew."""
         connector.deregister()
-        arrays[:] = placed(spec, spec.arrays(seed))
+        if keep:
+            kept.extend(arrays)
+        if seed:
+            arrays[:] = placed(spec, spec.arrays(seed))
         publish(connector, spec, arrays)
         return connector.metadata()
 

@@ -286,7 +286,8 @@ class Staged:
     ) -> Scene:
         """A connector here and a victim, with `pages` pages each; of two formats where kernels have to work.
 
-        `slots` are those of each side's staging memory. `shared` gives the victim's memory to look into, `victim.spec.window()`.
+        `slots` are those of each side's staging memory. `shared` gives the victim's memory to look into,
+        `victim.spec.window()`.
         """
         notation = PACKED if strategy == "direct" else SHUFFLED
         spec = Spec(f"here-{next(_names)}", engine="decode", pages=pages, notation=notation)
