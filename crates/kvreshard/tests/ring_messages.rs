@@ -131,3 +131,43 @@ fn a_want_of_too_many_chunks_is_refused_when_read() {
     assert!(Frame::from_bytes(&bytes).is_ok());
     assert!(matches!(Frame::from_bytes(&more).unwrap_err(), Error::Limit { .. }));
 }
+
+/// Version 1 is frozen: these bytes are read as these frames, and written so, for as long as there is a version 1.
+#[test]
+fn frames_of_version_1_are_these_bytes() {
+    let at = SlotUse { slot: 3, generation: 1 << 40 };
+    let request = WireRequest::new(&RequestName::new("18a").unwrap(), Chunks::new(10_000, 4096).unwrap());
+    let (ticket, floor) = (Ticket(300), Ticket(7));
+    let session = Session { receiver: 5, sender: 1 << 33 };
+    // The prefix, version 1, and the session.
+    let head = "6b76726573686172642d72696e67009201929205cf0000000200000000";
+    let golden = [
+        (
+            Message::Want { ticket, floor, request: request.clone(), flow: Flow::Push },
+            "81a477616e7494cd012c0793a3313861cd2710cd1000a450757368",
+        ),
+        (
+            Message::Want { ticket, floor, request, flow: Flow::Pull },
+            "81a477616e7494cd012c0793a3313861cd2710cd1000a450756c6c",
+        ),
+        (Message::Grant { at, bytes: 4096 }, "81a56772616e74929203cf0000010000000000cd1000"),
+        (Message::Shipped { at, ticket, sequence: 2 }, "81a773686970706564939203cf0000010000000000cd012c02"),
+        (Message::Consumed { at }, "81a8636f6e73756d6564919203cf0000010000000000"),
+        (Message::Returned { at }, "81a872657475726e6564919203cf0000010000000000"),
+        (
+            Message::Abort { ticket, floor, from: Role::Sender, answer: false, reason: Reason::LeaseEnded },
+            "81a561626f727495cd012c07a653656e646572c2aa4c65617365456e646564",
+        ),
+        (
+            Message::Abort { ticket, floor, from: Role::Receiver, answer: true, reason: Reason::Registered },
+            "81a561626f727495cd012c07a85265636569766572c3aa52656769737465726564",
+        ),
+    ];
+    for (message, expected) in golden {
+        let frame = Frame { session, message };
+        let bytes = frame.to_bytes().unwrap();
+        let written: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(written, format!("{head}{expected}"), "{frame:?}");
+        assert_eq!(Frame::from_bytes(&bytes).unwrap(), frame);
+    }
+}
