@@ -39,12 +39,17 @@ pub(super) fn look(layout: &RankLayout, side: Side, report: &mut Report) {
     for family in families.values_mut() {
         same_stride(family, side, report);
     }
-    let families: Vec<_> = families.into_iter().collect();
+    // By where they begin, so that families that lie apart are never held against each other: a peer may send 131,072 strides.
+    let mut spans: Vec<_> =
+        families.iter().map(|((device, memory, _), parts)| (*device, *memory, span(parts), parts)).collect();
+    spans.sort_by_key(|(device, memory, span, _)| (*device, *memory, *span));
     let mut budget = MAX_PAIRS;
-    for (index, (one, parts)) in families.iter().enumerate() {
-        for (other, others) in families.iter().skip(index).skip(1) {
-            if (one.0, one.1) == (other.0, other.1) && spans_meet(parts, others) {
-                other_stride(parts, others, &mut budget, side, report);
+    for (index, (device, memory, one, parts)) in spans.iter().enumerate() {
+        let later = spans.iter().skip(index).skip(1);
+        for (_, _, _, others) in later.take_while(|next| (next.0, next.1) == (*device, *memory) && next.2.0 < one.1) {
+            other_stride(parts, others, &mut budget, side, report);
+            if budget == 0 {
+                return;
             }
         }
     }
@@ -82,12 +87,9 @@ fn same_stride(family: &mut [Part<'_>], side: Side, report: &mut Report) {
     }
 }
 
-fn spans_meet(one: &[Part<'_>], other: &[Part<'_>]) -> bool {
-    let span = |parts: &[Part<'_>]| {
-        parts.iter().fold((u64::MAX, 0), |span, part| (span.0.min(part.start), span.1.max(part.end)))
-    };
-    let (one, other) = (span(one), span(other));
-    one.0 < other.1 && other.0 < one.1
+/// The first and one past the last byte of any part.
+fn span(parts: &[Part<'_>]) -> (u64, u64) {
+    parts.iter().fold((u64::MAX, 0), |span, part| (span.0.min(part.start), span.1.max(part.end)))
 }
 
 /// Pages that step differently meet wherever their places modulo the common step do.

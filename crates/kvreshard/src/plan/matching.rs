@@ -1,13 +1,13 @@
 //! Which component of which segment goes with which: by name, after both sides proved to mean the same elements.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 
 use crate::error::{Error, Result, Side};
 use crate::format::{Component, Digit};
 use crate::layout::{GroupKind, Layer, Segment, Shares, TOKEN_AXIS};
 use crate::name::Name;
-use crate::units::sub;
+use crate::units::{Interval, sub};
 
 use super::axis::{Span, refine};
 use super::copy::{Copy, bounded};
@@ -43,38 +43,72 @@ pub(crate) fn match_layers<'a>(local: &'a Layer, remote: &'a Layer, take: Option
     if let Some(first) = disagreements(local, remote).into_iter().next() {
         return Err(first);
     }
+    let given = by_component(remote);
     let mut matches = Vec::new();
     for (local_segment, here) in local.segments().iter().enumerate() {
-        for (remote_segment, there) in remote.segments().iter().enumerate() {
-            for component in here.format().components() {
-                let Some(other) = there.format().component(component.name().as_ref()) else { continue };
-                let (Some(held), Some(given)) = (local.held(here, component), remote.held(there, other)) else {
-                    continue;
-                };
-                let wanted = match (&held.axis, take) {
-                    (_, None) => Some(held.interval),
-                    (None, Some(take)) => take.replicated.then_some(held.interval),
-                    (Some(axis), Some(take)) => take.shares.get(axis),
-                };
-                let common = wanted.and_then(|wanted| held.interval.intersect(given.interval)?.intersect(wanted));
-                let Some(common) = common else { continue };
+        let first = matches.len();
+        for component in here.format().components() {
+            let Some(held) = local.held(here, component) else { continue };
+            let wanted = match (&held.axis, take) {
+                (_, None) => Some(held.interval),
+                (None, Some(take)) => take.replicated.then_some(held.interval),
+                (Some(axis), Some(take)) => take.shares.get(axis),
+            };
+            let Some(wanted) = wanted.and_then(|wanted| held.interval.intersect(wanted)) else { continue };
+            for other in given.get(component.name()).map_or(&[][..], |all| meeting(all, wanted)) {
+                let Some(common) = other.interval.intersect(wanted) else { continue };
                 let share = Span {
                     local: sub(common.start(), held.interval.start(), "share")?,
-                    remote: sub(common.start(), given.interval.start(), "share")?,
+                    remote: sub(common.start(), other.interval.start(), "share")?,
                     len: common.len(),
                 };
                 matches.push(Match {
                     local_segment,
-                    remote_segment,
+                    remote_segment: other.segment,
                     local: component,
-                    remote: other,
-                    axis: held.axis,
+                    remote: other.component,
+                    axis: held.axis.clone(),
                     share,
                 });
             }
         }
+        if let Some(found) = matches.get_mut(first..) {
+            found.sort_by_key(|found| found.remote_segment);
+        }
     }
     Ok(matches)
+}
+
+/// Where a layer holds a part of a component.
+struct Part<'a> {
+    segment: usize,
+    component: &'a Component,
+    interval: Interval,
+}
+
+/// The parts of each component, in order of what they hold. A layer may have thousands of segments, so that looking at every pair
+/// of them would take a peer's message and make minutes of it.
+fn by_component(layer: &Layer) -> BTreeMap<&Name, Vec<Part<'_>>> {
+    let mut parts: BTreeMap<&Name, Vec<Part<'_>>> = BTreeMap::new();
+    for (number, segment) in layer.segments().iter().enumerate() {
+        for component in segment.format().components() {
+            if let Some(held) = layer.held(segment, component) {
+                let part = Part { segment: number, component, interval: held.interval };
+                parts.entry(component.name()).or_default().push(part);
+            }
+        }
+    }
+    for all in parts.values_mut() {
+        all.sort_by_key(|part| (part.interval.start(), part.interval.end()));
+    }
+    parts
+}
+
+/// The parts that may share something with `wanted`; no two parts of a component hold the same member.
+fn meeting<'p, 'a>(parts: &'p [Part<'a>], wanted: Interval) -> &'p [Part<'a>] {
+    let first = parts.partition_point(|part| part.interval.end() <= wanted.start());
+    let last = parts.partition_point(|part| part.interval.start() < wanted.end());
+    parts.get(first..last).unwrap_or_default()
 }
 
 /// Why two layers of one name do not hold the same elements: totals, components, and for each component its sharded axis, type and
@@ -83,13 +117,13 @@ pub(crate) fn disagreements(local: &Layer, remote: &Layer) -> Vec<Error> {
     let mut found = Vec::new();
     compare_totals(local, remote, &mut found);
     compare_components(local, remote, &mut found);
-    for here in local.segments() {
-        for there in remote.segments() {
-            for component in here.format().components() {
+    let theirs = signatures(remote);
+    for (name, ours) in signatures(local) {
+        for (here, component) in &ours {
+            for (there, other) in theirs.get(name).map_or(&[][..], Vec::as_slice) {
                 if found.len() >= MAX_DISAGREEMENTS {
                     return found;
                 }
-                let Some(other) = there.format().component(component.name().as_ref()) else { continue };
                 let (Some(held), Some(given)) = (local.held(here, component), remote.held(there, other)) else {
                     continue;
                 };
@@ -97,7 +131,7 @@ pub(crate) fn disagreements(local: &Layer, remote: &Layer) -> Vec<Error> {
                     let side = |axis: &Option<Name>| {
                         axis.as_ref().map_or_else(|| "replicated".to_owned(), |a| format!("sharded by {a}"))
                     };
-                    let field = format!("component {}", component.name());
+                    let field = format!("component {name}");
                     note(&mut found, differs(local, field, side(&held.axis), side(&given.axis)));
                 }
                 compare_elements(local, component, other, held.axis.as_ref(), (here, there), &mut found);
@@ -105,6 +139,26 @@ pub(crate) fn disagreements(local: &Layer, remote: &Layer) -> Vec<Error> {
         }
     }
     found
+}
+
+/// For each component, the first of the segments that have it with the same type, sharded axis and content: what is compared.
+fn signatures(layer: &Layer) -> BTreeMap<&Name, Vec<(&Segment, &Component)>> {
+    let mut seen = BTreeSet::new();
+    let mut first: BTreeMap<&Name, Vec<(&Segment, &Component)>> = BTreeMap::new();
+    for segment in layer.segments() {
+        for component in segment.format().components() {
+            let Some(held) = layer.held(segment, component) else { continue };
+            let content: Vec<(Name, u64)> = component
+                .axes()
+                .filter(|(axis, _)| axis.as_ref() != TOKEN_AXIS && Some(*axis) != held.axis.as_ref())
+                .map(|(axis, _)| (axis.clone(), component.extent(axis.as_ref()).unwrap_or(1)))
+                .collect();
+            if seen.insert((component.name(), component.dtype(), held.axis, content)) {
+                first.entry(component.name()).or_default().push((segment, component));
+            }
+        }
+    }
+    first
 }
 
 /// The most reasons that are listed for one pair of layers.
