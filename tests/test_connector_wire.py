@@ -15,7 +15,17 @@ from tests.connector_rank import Spec, publish
 
 pytest.importorskip("nixl")
 
-from kvreshard.nixl import Arrived, Connector, LeaseEnded, MetadataError, Released, TransferError, notices, wire
+from kvreshard.nixl import (
+    Arrived,
+    Connector,
+    LeaseEnded,
+    MetadataError,
+    Released,
+    TransferError,
+    control,
+    notices,
+    wire,
+)
 from kvreshard.nixl.notices import Kind, Ledger, Notice
 
 SPEC = Spec("there", layers=1, pages=4)
@@ -78,6 +88,9 @@ def test_a_newer_minor_message_with_more_fields_is_read(data: bytes) -> None:
         {"name": ""},
         {"name": "x" * 257},
         {"name": 5},
+        {"name": "prefill-0\n2026-01-01 ERROR forged"},
+        {"name": "\x1b[31mprefill-0"},
+        {"name": "prefill-0\u202e"},
         {"nixl": b""},
         {"nixl": "text"},
         {"layout": b""},
@@ -91,6 +104,14 @@ def test_fields_that_cannot_be_are_refused(data: bytes, fields: dict[str, object
     with pytest.raises(MetadataError) as caught:
         wire.decode(changed(data, **fields))
     assert isinstance(caught.value, kvr.WireError)
+
+
+def test_texts_of_peers_forge_no_lines() -> None:
+    for message in (control.Refused("1", "no\n2026 ERROR \x1b[31mforged"), control.Found("1", 0, 0, True, "no\u202e")):
+        told = control.decode(control.encode(message))
+        assert isinstance(told, control.Refused | control.Found)
+        assert told.text.isprintable()
+        assert told.text.startswith("no\\")
 
 
 def test_garbage_is_refused_with_a_typed_error(data: bytes) -> None:

@@ -193,13 +193,27 @@ pub enum Error {
     },
 }
 
+/// Whether a person sees a character: no control character, and none that only changes how others are shown.
+pub(crate) fn shows(c: char) -> bool {
+    !c.is_control()
+        && !matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+/// What a caller or a peer has written, safe to print: hidden characters are spelled out.
+fn spelled(text: String) -> String {
+    if text.chars().all(shows) {
+        return text;
+    }
+    text.chars().flat_map(|c| if shows(c) { vec![c] } else { c.escape_unicode().collect() }).collect()
+}
+
 impl Error {
     pub(crate) fn overflow(term: impl Into<String>) -> Self {
         Self::Overflow { term: term.into() }
     }
 
     pub(crate) fn format(subject: impl Into<String>, problem: impl Into<String>) -> Self {
-        Self::Format { subject: subject.into(), problem: problem.into(), at: None }
+        Self::Format { subject: spelled(subject.into()), problem: problem.into(), at: None }
     }
 
     pub(crate) fn limit(what: impl Into<String>, found: u64, limit: u64) -> Self {
@@ -219,7 +233,7 @@ impl Error {
         Self::Layout {
             layer: layer.map(str::to_owned),
             field: field.into(),
-            found: found.to_string(),
+            found: spelled(found.to_string()),
             expected: expected.into(),
         }
     }

@@ -343,7 +343,7 @@ class Connector(Listener):
             for sender, messages in self._agent.notices().items():
                 for message in messages:
                     if not self._hear(sender, message):
-                        log.warning("dropped %d bytes from %s that are no notice of ours", len(message), sender)
+                        log.warning("dropped %d bytes from %r that are no notice of ours", len(message), sender)
         self._ledger.expire(time.monotonic())
         for event in self._ledger.events:
             if isinstance(event, LeaseEnded):

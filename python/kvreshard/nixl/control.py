@@ -188,6 +188,15 @@ def decode(message: bytes) -> Message | None:
     if len(message) > MAX_MESSAGE + MAX_ID:
         return None
     try:
-        return _decoder.decode(message[len(PREFIX) :])
+        told = _decoder.decode(message[len(PREFIX) :])
     except (msgspec.MsgspecError, ValueError):
         return None
+    # Their texts stand in errors and logs, which a peer could otherwise forge lines of.
+    if isinstance(told, Refused | Found) and not told.text.isprintable():
+        return msgspec.structs.replace(told, text=spelled(told.text))
+    return told
+
+
+def spelled(text: str) -> str:
+    """The text with what does not print spelled out."""
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)

@@ -143,7 +143,7 @@ class Listener(LocalRank, ABC):
             return self._ledger.hear(sender, message)
         told = control.decode(message)
         if told is None:
-            log.warning("dropped a control message of %d bytes from %s that does not decode", len(message), sender)
+            log.warning("dropped a control message of %d bytes from %r that does not decode", len(message), sender)
             return True
         now = time.monotonic()
         match told:
@@ -187,11 +187,11 @@ class Listener(LocalRank, ABC):
         try:
             told = wire.decode(metadata)
             if told.name != sender:
-                log.warning("%s introduced itself as %s", sender, told.name)
+                log.warning("%r introduced itself as %r", sender, told.name)
                 return
             self._connected(told)
         except kvr.Error as error:
-            log.warning("could not connect %s, which introduced itself: %s", sender, error)
+            log.warning("could not connect %r, which introduced itself: %s", sender, error)
 
     def _is_void(self, generation: int) -> bool:
         return self._layout is None or generation not in (0, self._layout.generation)

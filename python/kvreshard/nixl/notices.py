@@ -191,7 +191,7 @@ class Ledger:
             return False
         notice = decode(message)
         if notice is None:
-            log.warning("dropped a notice of %d bytes from %s that does not decode", len(message), sender)
+            log.warning("dropped a notice of %d bytes from %r that does not decode", len(message), sender)
             return True
         key = (notice.kind, notice.id)
         if key in self._awaited:

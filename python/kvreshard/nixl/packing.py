@@ -256,7 +256,7 @@ class Packing:
             carrier.add("receiver", carrier.receiver.message(number, frame))
             carrier.add("sender", carrier.sender.message(number, frame))
         except kvr.Error as error:
-            log.warning("dropped a frame from %s: %s", sender, error)
+            log.warning("dropped a frame from %r: %s", sender, error)
         carrier.run()
 
     def progress(self, now: float) -> None:

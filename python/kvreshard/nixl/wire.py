@@ -185,6 +185,11 @@ def decode(data: bytes) -> Metadata:
     for field, value in (("name", message.name), ("nixl", message.nixl), ("layout", message.layout)):
         if not value:
             raise MetadataError(f"peer metadata has no {field}", field=field)
+    if not message.name.isprintable():
+        # It stands in errors and logs, which a peer could otherwise forge lines of.
+        raise MetadataError(
+            "peer metadata: the name has characters that do not print", field="name", found=ascii(message.name)
+        )
     if message.digest != _digest(message):
         raise MetadataError("peer metadata was damaged on the way: its digest does not match", field="digest")
     layout = kvr.RankLayout.from_bytes(message.layout)

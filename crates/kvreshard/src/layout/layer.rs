@@ -8,7 +8,7 @@ use crate::name::Name;
 use crate::units::{Interval, wide};
 
 use super::group::{Group, GroupKind};
-use super::limits::{MAX_LAYER_NAME_BYTES, MAX_SEGMENTS_PER_LAYER, MAX_TOTALS, within};
+use super::limits::{MAX_LAYER_NAME_BYTES, MAX_SEGMENTS_PER_LAYER, MAX_TOTALS, shown, within};
 use super::rank::{Position, TOKEN_AXIS};
 use super::region::Region;
 use super::segment::Segment;
@@ -37,7 +37,8 @@ impl Layer {
     /// sharded axes (MLA) is replicated.
     ///
     /// # Errors
-    /// [`Error::Layout`] when there is no segment, a total is zero, or an axis is named twice; [`Error::Limit`] when there is too
+    /// [`Error::Layout`] when there is no segment, a total is zero, an axis is named twice, or the name has characters that do not
+    /// print; [`Error::Limit`] when there is too
     /// much of anything.
     pub fn new(
         name: impl Into<Arc<str>>,
@@ -50,6 +51,7 @@ impl Layer {
             return Err(Error::layout(Some(&name), "segments", 0, "at least 1"));
         }
         within("bytes of a layer name", name.len(), MAX_LAYER_NAME_BYTES)?;
+        shown("character of a layer name", &name)?;
         within("segments of one layer", segments.len(), MAX_SEGMENTS_PER_LAYER)?;
         let mut totals: Vec<(Name, u64)> = totals.into_iter().collect();
         within("sharded axes of one layer", totals.len(), MAX_TOTALS)?;

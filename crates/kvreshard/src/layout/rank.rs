@@ -7,7 +7,7 @@ use crate::shard::{ContextParallel, Place};
 
 use super::group::{Group, GroupKind, TokensPerState};
 use super::layer::Layer;
-use super::limits::{MAX_ENGINE_BYTES, MAX_GROUPS, MAX_LAYERS, MAX_PARTS, MAX_REGIONS, MAX_SEGMENTS, within};
+use super::limits::{MAX_ENGINE_BYTES, MAX_GROUPS, MAX_LAYERS, MAX_PARTS, MAX_REGIONS, MAX_SEGMENTS, shown, within};
 use super::region::Region;
 
 /// The axis that counts states of tokens.
@@ -73,11 +73,12 @@ impl RankLayout {
     ///
     /// # Errors
     /// [`Error::Layout`] naming layer and field: a segment outside its region, heads held that contradict the share, components
-    /// without tokens in a group that counts them, a component held twice, two layers of one name, layers of one group with
+    /// without tokens in a group that counts them, a component held twice, two layers of one name, an engine id with characters that do not print, layers of one group with
     /// pages of different lengths, states of several tokens where context parallelism deals tokens. [`Error::Limit`] when there are too many of anything.
     pub fn new(mut parts: RankParts) -> Result<Self> {
         let segments = || parts.layers.iter().flat_map(Layer::segments);
         within("bytes of an engine id", parts.engine.len(), MAX_ENGINE_BYTES)?;
+        shown("character of an engine id", &parts.engine)?;
         within("layers", parts.layers.len(), MAX_LAYERS)?;
         within("segments", segments().count(), MAX_SEGMENTS)?;
         within("components of all segments", segments().map(|s| s.format().components().len()).sum(), MAX_PARTS)?;

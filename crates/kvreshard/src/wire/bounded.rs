@@ -7,6 +7,8 @@ use std::marker::PhantomData;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Serialize, Serializer};
 
+use crate::error::shows;
+
 /// At most `MAX` elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct List<T, const MAX: usize>(pub(crate) Vec<T>);
@@ -15,9 +17,9 @@ pub(crate) struct List<T, const MAX: usize>(pub(crate) Vec<T>);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Map<V, const MAX: usize>(pub(crate) BTreeMap<String, V>);
 
-/// At most `MAX` bytes of UTF-8.
+/// At most `MAX` bytes of UTF-8 that a person sees all of; white space that separates words too where it is `SPACED`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Text<const MAX: usize>(pub(crate) String);
+pub(crate) struct Text<const MAX: usize, const SPACED: bool = false>(pub(crate) String);
 
 /// At most `MAX` bytes, as a msgpack bin.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,16 +113,16 @@ impl<'de, V: Deserialize<'de>, const MAX: usize> Deserialize<'de> for Map<V, MAX
     }
 }
 
-impl<const MAX: usize> Serialize for Text<MAX> {
+impl<const MAX: usize, const SPACED: bool> Serialize for Text<MAX, SPACED> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&self.0)
     }
 }
 
-impl<'de, const MAX: usize> Deserialize<'de> for Text<MAX> {
+impl<'de, const MAX: usize, const SPACED: bool> Deserialize<'de> for Text<MAX, SPACED> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Reader<const MAX: usize>;
-        impl<const MAX: usize> Visitor<'_> for Reader<MAX> {
+        struct Reader<const MAX: usize, const SPACED: bool>;
+        impl<const MAX: usize, const SPACED: bool> Visitor<'_> for Reader<MAX, SPACED> {
             type Value = String;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -128,10 +130,16 @@ impl<'de, const MAX: usize> Deserialize<'de> for Text<MAX> {
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<String, E> {
-                if text.len() > MAX { Err(over("bytes in a text", MAX)) } else { Ok(text.to_owned()) }
+                if text.len() > MAX {
+                    return Err(over("bytes in a text", MAX));
+                }
+                match text.chars().find(|c| !shows(*c) && !(SPACED && c.is_ascii_whitespace())) {
+                    Some(c) => Err(E::custom(format_args!("character {} in a text", c.escape_unicode()))),
+                    None => Ok(text.to_owned()),
+                }
             }
         }
-        from.deserialize_str(Reader::<MAX>).map(Self)
+        from.deserialize_str(Reader::<MAX, SPACED>).map(Self)
     }
 }
 

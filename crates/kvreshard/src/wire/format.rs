@@ -29,7 +29,7 @@ pub(super) type WireShares = Map<(u64, u64), MAX_TOTALS>;
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct WireFormat {
-    notation: Text<MAX_NOTATION_BYTES>,
+    notation: Text<MAX_NOTATION_BYTES, true>,
     extents: Map<u64, MAX_AXES>,
     types: Map<Word, MAX_COMPONENTS>,
     /// First bytes of the fingerprint: a reader that understands the notation otherwise must not go on.

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
 use serde::{Serialize, Serializer};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, shows};
 use crate::layout::{MAX_LAYER_NAME_BYTES, MAX_LAYERS};
 use crate::units::wide;
 
@@ -55,7 +55,10 @@ impl<'de> Deserialize<'de> for WireName {
                 if text.len() > MAX_LAYER_NAME_BYTES {
                     return Err(E::custom(format_args!("more than {MAX_LAYER_NAME_BYTES} bytes in a layer name")));
                 }
-                Ok(WireName::Text(text.to_owned()))
+                match text.chars().find(|c| !shows(*c)) {
+                    Some(c) => Err(E::custom(format_args!("character {} in a layer name", c.escape_unicode()))),
+                    None => Ok(WireName::Text(text.to_owned())),
+                }
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> std::result::Result<WireName, A::Error> {
