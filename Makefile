@@ -6,6 +6,9 @@ DEMO := .venv
 TEST := .venv-test
 DOCS := .venv-docs
 PIP_FLAGS := --quiet --disable-pip-version-check
+# What `make audit` asks of cargo-deny; `bans licenses sources` needs no network.
+AUDIT ?= advisories bans licenses sources
+AUDITED := build demo docs test vllm
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name target -prune -o \( -name '*.rs' -o -name Cargo.toml \) -print)
 BUILD_SOURCES := $(RUST_SOURCES) pyproject.toml
 
@@ -100,14 +103,33 @@ bench-gpu: $(TEST)/built ## Measure the kernels on a GPU, every byte checked
 .PHONY: fuzz
 fuzz: tools-present ## Fuzz every target for SECONDS each, 60 where not given (needs cargo-fuzz; any toolchain will do)
 	@cargo fuzz --version >/dev/null 2>&1 || { echo "error: cargo-fuzz is missing: cargo install cargo-fuzz" >&2; exit 1; }
-	@set -e; cd crates/kvreshard; export RUSTC_BOOTSTRAP=1; for target in decode parse plan request; do \
+	@set -e; cd crates/kvreshard; export RUSTC_BOOTSTRAP=1 ASAN_OPTIONS=malloc_context_size=0; \
+	for target in $(or $(TARGETS),decode parse plan request); do \
 	  mkdir -p fuzz/corpus/$$target; (set -x; cargo fuzz run $$target fuzz/corpus/$$target fuzz/seeds/$$target -- \
-	    -max_total_time=$(or $(SECONDS),60) -timeout=20 -rss_limit_mb=2048); \
+	    -max_total_time=$(or $(SECONDS),60) -timeout=20 -rss_limit_mb=2048 -print_final_stats=1 $(FUZZ_FLAGS)); \
 	done
+
+.PHONY: soak-plan
+soak-plan: tools-present ## Plan PAIRS random pairs (100,000 where not given) from SEED on, against brute force; a failure is shrunk and kept
+	SOAK_PAIRS=$(or $(PAIRS),100000) SOAK_SEED=$(or $(SEED),$(shell date +%s)) \
+	  cargo test --locked -p kvreshard --test plan_soak -- --nocapture
+
+.PHONY: audit
+audit: ## Licences, sources and known faults of everything that is built or installed (needs cargo-deny, and a network for its advisories)
+	@cargo deny --version >/dev/null 2>&1 || { echo "error: cargo-deny is missing: cargo install --locked cargo-deny" >&2; exit 1; }
+	cargo deny --locked --workspace check $(AUDIT)
+	cargo deny --locked --manifest-path crates/kvreshard/fuzz/Cargo.toml --config deny.toml check $(AUDIT)
+	$(PYTHON) -m venv .venv-audit
+	.venv-audit/bin/python -m pip install $(PIP_FLAGS) pip-audit
+	for list in $(AUDITED); do .venv-audit/bin/pip-audit --strict --disable-pip --no-deps -r requirements/$$list.txt || exit 1; done
+
+.PHONY: msrv
+msrv: ## Build and test with the oldest Rust that is supported (needs rustup and its 1.85.0)
+	cargo +1.85.0 test --locked --workspace --target-dir target/msrv
 
 .PHONY: clean
 clean: ## Remove everything that was built or installed here
-	rm -rf $(DEMO) $(TEST) $(DOCS) target dist crates/kvreshard/fuzz/target python/kvreshard/_core.*.so
+	rm -rf $(DEMO) $(TEST) $(DOCS) .venv-audit target dist crates/kvreshard/fuzz/target python/kvreshard/_core.*.so
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find python tests -name __pycache__ -prune -exec rm -rf {} +
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use arbitrary::Arbitrary;
+use kvreshard::Error;
 use kvreshard::format::{ElementType, PageFormat, Types};
 use libfuzzer_sys::fuzz_target;
 
@@ -43,7 +44,12 @@ fuzz_target!(|input: Input| {
         assert!(component.base() + last + bytes <= format.page_bytes());
         let count = component.digits().iter().fold(1_u64, |count, digit| count.saturating_mul(digit.extent));
         if count <= 4096 {
-            let mut offsets = component.offsets().unwrap();
+            // Offsets are signed, as numpy has them: a page of 2^63 bytes and more cannot be listed.
+            let listed = component.offsets();
+            if format.page_bytes() > 1 << 63 && matches!(listed, Err(Error::Overflow { .. })) {
+                continue;
+            }
+            let mut offsets = listed.unwrap();
             assert_eq!(offsets.len() as u64, count);
             offsets.sort_unstable();
             offsets.dedup();

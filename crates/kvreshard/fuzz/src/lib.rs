@@ -34,6 +34,9 @@ const NOTATIONS: &[&str] = &[
     "k[n]",
 ];
 
+/// The formats of one rank: segments are often alike, and making a format is most of what an execution takes.
+type Formats = BTreeMap<(String, BTreeMap<String, u64>), PageFormat>;
+
 /// A rank, as the fuzzer writes it.
 #[derive(Arbitrary, Debug)]
 pub struct AnyRank {
@@ -90,11 +93,12 @@ impl AnyRank {
             let ratio = TokensPerState::new(small(*tokens, 4), small(*states, 4))?;
             groups.push(Group::new(kind, small(*pages, 4), ratio, window.map(|window| u64::from(window).max(1)))?);
         }
+        let mut formats = Formats::default();
         let mut layers = Vec::new();
         for layer in self.layers.iter().take(5) {
             let mut segments = Vec::new();
             for segment in layer.segments.iter().take(6) {
-                segments.push(self.segment(segment, layer.total, regions.len())?);
+                segments.push(self.segment(segment, layer.total, regions.len(), &mut formats)?);
             }
             let totals = layer.total.map(|total| (axis("h"), small(total, 12)));
             let group = usize::from(layer.group) % groups.len();
@@ -111,7 +115,13 @@ impl AnyRank {
         })
     }
 
-    fn segment(&self, segment: &AnySegment, total: Option<u8>, regions: usize) -> Result<Segment> {
+    fn segment(
+        &self,
+        segment: &AnySegment,
+        total: Option<u8>,
+        regions: usize,
+        formats: &mut Formats,
+    ) -> Result<Segment> {
         let known = NOTATIONS[usize::from(segment.notation) % NOTATIONS.len()];
         let notation = segment.written.as_deref().filter(|_| segment.notation > 200).unwrap_or(known);
         let (h, n, d) = self.extents;
@@ -130,7 +140,12 @@ impl AnyRank {
             .map(|(name, extent)| (name.to_owned(), extent))
             .collect();
         let dtype = ElementType::ALL[usize::from(self.dtype) % ElementType::ALL.len()];
-        let format = PageFormat::new(notation, &extents, &Types::all(dtype))?;
+        let key = (notation.to_owned(), extents);
+        if !formats.contains_key(&key) {
+            let format = PageFormat::new(notation, &key.1, &Types::all(dtype))?;
+            formats.insert(key.clone(), format);
+        }
+        let format = formats[&key].clone();
         let share = segment.share.and_then(|(start, end)| Interval::new(u64::from(start), u64::from(end)));
         let stride = format.page_bytes().saturating_add(u64::from(segment.gap));
         let shares = Shares::new(share.map(|share| (axis("h"), share)));
