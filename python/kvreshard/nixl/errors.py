@@ -72,7 +72,9 @@ class NotPublished(NixlError):
 
 
 class RegistrationError(NixlError):
-    """NIXL refused to register memory, or the memory overlaps a registration without lying inside it."""
+    """NIXL refused to register memory, the memory overlaps a registration without lying inside it, or there is none for
+    staging.
+    """
 
 
 class TensorMismatch(NixlError, kvr.LayoutError):

@@ -62,7 +62,16 @@ class Listener(LocalRank, ABC):
         if self._areas and self._areas[0].home != where:
             self._areas = []
         if not self._areas and where is not None and self._size is not None:
-            self._areas = [area(size, where, self._memory) for size in self._size.shares()]
+            made: list[Area] = []
+            try:
+                for size in self._size.shares():
+                    made.append(area(size, where, self._memory))
+            except BaseException:
+                # All of them or none: what remains registered would be nobody's.
+                for one in made:
+                    self._memory.drop(one.region)
+                raise
+            self._areas = made
         self._landing.open(self._areas[0] if self._areas else None)
         both = self._areas[1:]
         self._packing.open_rings({"receiver": both[0], "sender": both[1]} if both else {})

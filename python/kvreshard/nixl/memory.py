@@ -66,6 +66,14 @@ class Memory:
         self._add(_Entry(wanted, registration, owner))
         return wanted
 
+    def drop(self, region: kvr.Region) -> None:
+        """Deregisters a region that `register` has just made."""
+        for entry in [entry for entry in self._entries if entry.region is region]:
+            self._entries.remove(entry)
+            self._index = None
+            if entry.registration is not None:
+                self._agent.deregister(entry.registration)
+
     def adopt(self, value: Any) -> kvr.Region:
         """Takes note of memory that the agent's owner registered: used, never deregistered."""
         wanted, owner = _region_of(value)

@@ -11,7 +11,7 @@ import numpy as np
 
 import kvreshard as kvr
 
-from .errors import Unsupported
+from .errors import RegistrationError, Unsupported
 from .memory import Memory
 
 SLOTS = 8
@@ -124,6 +124,7 @@ def area(size: Size, where: tuple[str, int], memory: Memory) -> Area:
     """An area beside pages of that kind, registered.
 
     Raises:
+        RegistrationError: There is no such memory to be had, or NIXL does not register it.
         Unsupported: Device memory without torch in this process.
     """
     kind, device = where
@@ -131,7 +132,10 @@ def area(size: Size, where: tuple[str, int], memory: Memory) -> Area:
     buffer: Any
     stream: Any = None
     if kind == "DRAM":
-        raw = np.empty(total + ALIGN, np.uint8)
+        try:
+            raw = np.empty(total + ALIGN, np.uint8)
+        except (MemoryError, ValueError) as error:  # numpy has the latter for more than it can count.
+            raise _no_memory(size, where) from error
         start = -raw.ctypes.data % ALIGN
         buffer = raw[start : start + total]
         address = buffer.ctypes.data
@@ -142,7 +146,20 @@ def area(size: Size, where: tuple[str, int], memory: Memory) -> Area:
                 remedy="import torch, or give no staging",
             )
         torch: Any = sys.modules["torch"]
-        buffer = torch.empty(total, dtype=torch.uint8, device=f"cuda:{device}")
+        try:
+            buffer = torch.empty(total, dtype=torch.uint8, device=f"cuda:{device}")
+        except torch.cuda.OutOfMemoryError as error:
+            raise _no_memory(size, where) from error
         address = int(buffer.data_ptr())
         stream = torch.cuda.Stream(device=device)
     return Area(size, memory.register(buffer), address, buffer, stream)
+
+
+def _no_memory(size: Size, where: tuple[str, int]) -> RegistrationError:
+    total = size.slots * size.slot_bytes
+    return RegistrationError(
+        f"there is no memory for staging: {total} bytes of {where[0]} on device {where[1]}",
+        field="staging",
+        found=total,
+        remedy="give Connector(staging=) less, or none: requests then go directly",
+    )
