@@ -5,6 +5,7 @@ The process polls its connector between commands, as an engine would, so that it
 
 from __future__ import annotations
 
+import mmap
 import multiprocessing
 import os
 import signal
@@ -129,6 +130,14 @@ def _serve(pipe: Connection, spec: Spec, seed: int) -> None:
         publish(connector, spec, arrays)
         return connector.metadata()
 
+    def trap(size: int) -> int:
+        """Registers memory that is then taken away; its address."""
+        memory = mmap.mmap(-1, size)
+        at = np.frombuffer(memory, np.uint8).ctypes.data
+        connector.register((at, size, 0, "DRAM"))
+        memory.close()
+        return at
+
     commands: dict[str, Callable[..., Any]] = {
         "metadata": connector.metadata,
         "connect": connect,
@@ -147,6 +156,7 @@ def _serve(pipe: Connection, spec: Spec, seed: int) -> None:
         "raw": lambda: raw,
         "lease": lambda seconds: setattr(leases, "LEASE", seconds),
         "sleep": time.sleep,
+        "trap": trap,
         "deregister": connector.deregister,
         "close": connector.close,
         "cancel": connector.cancel,

@@ -79,7 +79,7 @@ def test_as_another_process_that_reads_from_us(stage: Staged, strategy: Strategy
 
 
 def test_metadata_of_a_process_that_is_gone(stage: Staged) -> None:
-    """It comes late, out of some cache, when the new one is connected: nobody is there, and the new one can be again."""
+    """It comes late, out of some cache, when the new one is connected: nobody is there, the new one still is."""
     scene = stage.scene()
     stale = scene.victim.call("metadata")
     scene.kill()
