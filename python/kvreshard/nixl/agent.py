@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,6 +36,9 @@ Ids = npt.NDArray[np.int32]
 """Descriptor numbers of a prepared list, shape (N,)."""
 
 Operation = Literal["READ", "WRITE"]
+
+MAX_PARKED = 256
+"""Peers that are kept loaded though nobody is connected with them."""
 
 Registration = NewType("Registration", object)
 Prepared = NewType("Prepared", object)
@@ -144,6 +148,8 @@ class Agent:
 
     def __init__(self, nixl: NixlAgent, *, owned: bool) -> None:
         self._nixl: NixlAgent | None = nixl
+        self._loaded: dict[str, bytes] = {}
+        self._parked: OrderedDict[str, None] = OrderedDict()
         self.name = nixl.name
         self.owned = owned
 
@@ -172,16 +178,39 @@ class Agent:
         with _calling("export metadata", AgentError):
             return self._agent.get_agent_metadata()
 
-    def add(self, metadata: bytes) -> str:
-        """Loads a peer's metadata; returns its agent name. Raises `PeerLost` where nothing answers at its address."""
+    def add(self, metadata: bytes, expected: str) -> str:
+        """Loads a peer's metadata, `expected` to be of the agent of that name; returns the name that it is of. Raises
+        `PeerLost` where nothing answers at its address.
+        """
+        if expected in self._parked:
+            del self._parked[expected]
+            if self._loaded[expected] == metadata:
+                return expected
+            self.remove(expected)
         with _calling("load a peer's metadata", MetadataError, broken=PeerLost):
             name = self._agent.add_remote_agent(metadata)
-        return name.decode("utf-8", "replace") if isinstance(name, bytes) else name
+        found = name.decode("utf-8", "replace") if isinstance(name, bytes) else name
+        self._loaded[found] = metadata
+        return found
+
+    def park(self, peer: str) -> None:
+        """Keeps the metadata of a peer that nobody needs now, for the next `add` of it.
+
+        Each time that NIXL loads and forgets a peer, one socket stays open on both sides (1.5.1: of 30 rounds, 30).
+        """
+        if not self.owned or peer not in self._loaded:
+            self.remove(peer)
+            return
+        self._parked[peer] = None
+        while len(self._parked) > MAX_PARKED:
+            self.remove(self._parked.popitem(last=False)[0])
 
     def remove(self, peer: str) -> None:
         """Forgets a peer. This stops no transfer: bytes of one in flight still land, and its state cannot be asked any
         more.
         """
+        self._loaded.pop(peer, None)
+        self._parked.pop(peer, None)
         with _calling("remove a peer", AgentError, peer=peer):
             self._agent.remove_remote_agent(peer)
 

@@ -182,7 +182,7 @@ class Connector(Listener):
     def _add(self, told: wire.Metadata) -> Peer:
         added = self._agent.owned or not self._agent.knows(told.name)
         if added:
-            name = self._agent.add(told.nixl)
+            name = self._agent.add(told.nixl, told.name)
             if name != told.name:
                 if name not in self._peers:
                     self._agent.remove(name)
@@ -216,12 +216,16 @@ class Connector(Listener):
         return Issuer(self._agent, self._memory, self._landing, self._packing, self._parcelling)
 
     def gone(self, name: str) -> None:
-        """The host knows that the process of a lost peer, an agent called `name`, has ended: slots of this rank's that
-        it might still have written or read are free again.
+        """The host knows that the process of a peer, an agent called `name`, has ended: it is lost, if it was not, and
+        forgotten, and slots of this rank's that it might still have written or read are free again.
+
+        For processes that come and go under ever new names: NIXL says nothing of a peer that ends while nothing is
+        under way with it.
         """
         with self._open():
-            if name in self._peers and self._peers[name].connected:
-                raise PeerBusy(f"peer {name} is connected", peer=name)
+            peer = self._peers.get(name)
+            if peer is not None:
+                self._flights.lose(peer, PeerLost(f"peer {name} has ended, as the host says", peer=name))
             self._packing.gone(name)
 
     def disconnect(self, peer: Peer) -> None:
@@ -339,6 +343,10 @@ class Connector(Listener):
         for peer, error in unreachable:
             self._flights.lose(peer, error)
         self._flights.progress()
+        closed, self._flights.closed = self._flights.closed, []
+        for peer in closed:
+            if self._peers.get(peer.name) is peer:
+                del self._peers[peer.name]
         if self._agent.owned:
             for sender, messages in self._agent.notices().items():
                 for message in messages:

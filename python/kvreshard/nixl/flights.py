@@ -35,6 +35,8 @@ class Flights:
         self._transfers: dict[str, Transfer] = {}
         self._lost: list[Peer] = []
         self.events: list[Event] = []
+        self.closed: list[Peer] = []
+        """Lost peers with which nothing is under way any more."""
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -123,6 +125,7 @@ class Flights:
         for peer in [peer for peer in self._lost if not self._moving_with(peer)]:
             self._lost.remove(peer)
             peer.close("lost")
+            self.closed.append(peer)
 
     def lose(self, peer: Peer, error: NixlError) -> None:
         """The connection is gone: everything in flight with the peer has failed, and ends as NIXL notices."""

@@ -27,6 +27,9 @@ from .staging import Area
 
 log = logging.getLogger(__name__)
 
+MAX_LANDERS = 256
+"""Plans whose kernels are kept."""
+
 
 @dataclass
 class Read:
@@ -102,6 +105,9 @@ class Landing:
                 remedy="Connector(staging=bytes), or strategy='direct'",
             )
         if plan.digest not in self._landers:
+            if len(self._landers) >= MAX_LANDERS:
+                # Peers that come back have other addresses, and so other plans.
+                self._landers.clear()
             landed = plan.landed()
             self._landers[plan.digest] = Lander(landed, mover(landed.tiles, self._memory.spans(plan.local)))
         return self._landers[plan.digest]

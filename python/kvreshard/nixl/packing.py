@@ -238,6 +238,8 @@ class Packing:
             carrier.run()
         for parcel in [one for one in self._parcels.values() if one.peer is peer and one.state == "open"]:
             self._end(parcel, PeerLost(f"request {parcel.id}: peer {peer.name} was lost", peer=peer.name))
+        if self._peers.get(peer.name) is peer:
+            del self._peers[peer.name]
 
     def gone(self, name: str) -> None:
         """The host knows that nothing of a lost peer is alive."""

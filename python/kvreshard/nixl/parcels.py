@@ -21,6 +21,9 @@ from .peer import Peer
 
 Role = Literal["receiver", "sender"]
 
+MAX_KERNELS = 256
+"""Plans whose kernels are kept."""
+
 
 @dataclass
 class Parcel:
@@ -76,6 +79,9 @@ class Workshop:
         """Of the receiver's read `plan`, for this side's `role`."""
         key = (plan.digest, role)
         if key not in self._made:
+            if len(self._made) >= MAX_KERNELS:
+                # Peers that come back have other addresses, and so other plans.
+                self._made.clear()
             side: Literal["local", "remote"] = "local" if role == "receiver" else "remote"
             tiles = plan.packed_tiles(side)
             own = plan.local if role == "receiver" else plan.remote

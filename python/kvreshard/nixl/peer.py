@@ -170,7 +170,7 @@ class Peer:
         return self._prepared[key]
 
     def close(self, state: State) -> None:
-        """Releases what is prepared and forgets the peer's agent, unless the agent's owner added it.
+        """Releases what is prepared and lets go of the peer's agent, unless the agent's owner added it.
 
         Only for a peer with nothing in flight: removal stops no transfer and takes away the means to see one end.
         """
@@ -185,7 +185,10 @@ class Peer:
         if self._added:
             self._added = False
             try:
-                self._agent.remove(self.name)
+                if state == "lost":
+                    self._agent.remove(self.name)
+                else:
+                    self._agent.park(self.name)
             except (NixlError, PeerLost) as error:
                 log.warning("peer %s: %s", self.name, error)
 
