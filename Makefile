@@ -23,7 +23,7 @@ export CARGO_TERM_PROGRESS_WHEN := never
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: $(DEMO)/built ## Build, then move KV cache through NIXL between processes that lay it out differently
@@ -126,6 +126,14 @@ audit: ## Licences, sources and known faults of everything that is built or inst
 .PHONY: msrv
 msrv: ## Build and test with the oldest Rust that is supported (needs rustup and its 1.85.0)
 	cargo +1.85.0 test --locked --workspace --target-dir target/msrv
+
+.PHONY: soak
+soak: $(TEST)/built ## Six ranks, random transfers and faults for SECONDS (600), every byte checked; SEED repeats a run
+	$(TEST)/bin/python -m tests.soak --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
+
+.PHONY: soak-leaks
+soak-leaks: $(TEST)/built ## COUNT (10000) connects, transfers, disconnects, and a tenth as many connectors: what is held meanwhile
+	$(TEST)/bin/python -m tests.soak.leaks --count $(or $(COUNT),10000) --connectors $$(( $(or $(COUNT),10000) / 10 ))
 
 .PHONY: clean
 clean: ## Remove everything that was built or installed here

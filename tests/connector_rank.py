@@ -11,6 +11,7 @@ import os
 import signal
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -100,7 +101,7 @@ def _serve(pipe: Connection, spec: Spec, seed: int) -> None:
     from tests import marked
 
     connector = Connector(spec.name, **spec.options)
-    raw: list[bytes] = []
+    raw: deque[bytes] = deque(maxlen=100)
     hear = connector._hear
 
     def listen(sender: str, message: bytes) -> bool:
@@ -153,13 +154,14 @@ def _serve(pipe: Connection, spec: Spec, seed: int) -> None:
         "write": lambda peer, request, id, options={}: connector.write(
             peers[peer], to_request(request), id=id, **options
         ),
-        "raw": lambda: raw,
+        "raw": lambda: list(raw),
         "lease": lambda seconds: setattr(leases, "LEASE", seconds),
         "sleep": time.sleep,
         "trap": trap,
         "deregister": connector.deregister,
         "close": connector.close,
         "cancel": connector.cancel,
+        "gone": connector.gone,
         "notify": lambda peer, id: connector.notify(peers[peer], id),
         "mark": lambda notation, blocks, seed: connector.mark(
             [kvr.Blocks(blocks)], marked.writer(arrays, spec, notation), seed=seed
@@ -180,7 +182,7 @@ def _serve(pipe: Connection, spec: Spec, seed: int) -> None:
             return
         try:
             if name == "events":
-                pipe.send((True, [(type(event).__name__, event.id) for event in events]))
+                pipe.send((True, [(type(event).__name__, getattr(event, "id", "")) for event in events]))
                 events.clear()
             else:
                 pipe.send((True, commands[name](*arguments)))

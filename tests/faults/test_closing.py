@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.connector_rank import publish
-from tests.faults.harness import Staged, Strategy
+from tests.faults.harness import Staged, Strategy, staging
 
 pytest.importorskip("nixl")
 
@@ -39,7 +41,7 @@ def test_of_this_side(stage: Staged, direction: str, strategy: Strategy) -> None
     if direction == "read":
         assert scene.changed() < 2 * count
     # Under another name, in the same process.
-    options = {"staging": scene.here._size.bytes, "slot_bytes": scene.here._size.slot_bytes} if not big else {}  # type: ignore[union-attr]
+    options: dict[str, Any] = {} if big else staging(scene.spec)
     with Connector(f"{scene.spec.name}-again", **options) as again:
         publish(again, scene.spec, scene.mine)
         scene.here = again

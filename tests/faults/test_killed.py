@@ -232,7 +232,7 @@ def test_a_peer_that_was_at_our_pages(stage: Staged, direction: str, strategy: S
     count = scene.spec.pages - 4
     name = scene.victim.call("connect", scene.here.metadata(), {"direction": direction}, during=scene)
     expected = {"readers" if direction == "read" else "writers": 1}
-    scene.here.expect("r", lease=1.0, **expected)  # type: ignore[arg-type]
+    scene.here.expect("r", lease=1.0, **expected)
     scene.victim.call(direction, name, scene.turned(count), "r", {"strategy": strategy}, during=scene)
     if direction == "write":
         await_first_bytes(scene)
