@@ -150,9 +150,9 @@ class Ledger:
             self._remember_over(key, self._awaited.pop(key))
         return bool(keys)
 
-    def is_over(self, request: str) -> bool:
-        """Whether this rank's pages of the request are not held any more."""
-        return (Kind.READ, request) in self._over
+    def is_over(self, kind: Kind, request: str) -> bool:
+        """Whether this rank's pages of the request are not held any more, for readers or for writers."""
+        return (kind, request) in self._over
 
     def renew(self, ask: Ask, now: float) -> Held | Gone | None:
         """Prolongs a lease for a reader; `None` while the request is not expected yet, since it may be."""

@@ -191,8 +191,10 @@ class Packing:
         carrier.run()
 
     def withdraw(self, id: str) -> None:
-        """The pages of a request are not held any more: what gathers them for a reader ends."""
-        for parcel in [one for one in self._parcels.values() if one.id == id and one.role == "sender" and not one.ours]:
+        """The pages of a request are not held any more: what gathers them for a reader, or scatters into them for a
+        writer, ends.
+        """
+        for parcel in [one for one in self._parcels.values() if one.id == id and not one.ours]:
             self.drop(parcel)
 
     def refused(self, peer: Peer, refusal: Refused) -> None:

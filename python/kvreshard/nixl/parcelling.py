@@ -14,7 +14,7 @@ from .agent import Rows
 from .control import Message, Refused, Takes
 from .errors import LeaseOver
 from .memory import Memory
-from .notices import Ledger
+from .notices import Kind, Ledger
 from .order import Order
 from .packing import Packing
 from .parcels import Parcel, Role, blocks, size, unblocks
@@ -78,7 +78,7 @@ class Parcelling:
             self._say(peer, Refused(message.name, str(error)[:1000], isinstance(error, LeaseOver)), False)
 
     def _accepted(self, peer: Peer, role: Role, message: control.Parcel) -> Parcel:
-        if role == "sender" and self._ledger.is_over(message.id):
+        if self._ledger.is_over(Kind.READ if role == "sender" else Kind.WRITTEN, message.id):
             raise LeaseOver(f"the pages of request {message.id} are not held any more", request=message.id)
         limit = self._packing.limit(peer, role)
         if message.limit > limit:
