@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tests.faults.harness import Staged, Strategy
@@ -47,3 +49,30 @@ def test_without_a_fence_only_the_producer_knows(stage: Staged) -> None:
     scene.wait(("Finished", "r"))
     assert [type(event) for event in scene.of("r")] == [Finished]
     scene.others_go_on()
+
+
+def test_a_packed_write_into_pages_that_are_not_expected_any_more(stage: Staged) -> None:
+    """This side is written to, and scatters itself: once the lease is over, nothing more gets into its pages."""
+    scene = stage.scene(strategy="packed")
+    name = scene.victim.call("connect", scene.here.metadata(), {"direction": "write"}, during=scene)
+    scene.here.expect("w", writers=1, lease=1.0)
+    scene.victim.call("write", name, scene.turned(48), "w", {"strategy": "packed"}, during=scene)
+    ends = time.monotonic() + 30
+    while scene.changed() == 0:
+        assert time.monotonic() < ends
+        scene.poll()
+    scene.stop()
+    scene.wait(("LeaseEnded", "w"))
+    assert 0 < scene.changed() < 2 * 48
+    with scene.still(48):
+        scene.others_go_on()
+        scene.go_on()
+        scene.await_theirs(("Failed", "w"))
+        # The same once more, from the beginning: it is refused.
+        scene.victim.call("write", name, scene.turned(48), "w", {"strategy": "packed"}, during=scene)
+        scene.await_theirs(("Failed", "w"))
+    scene.untouched(48)
+    scene.here.expect("again", writers=1)
+    scene.victim.call("write", name, scene.turned(48), "again", {"strategy": "packed"}, during=scene)
+    scene.wait(("Arrived", "again"))
+    scene.check_read(48, scene.victim.call("pages", during=scene))
