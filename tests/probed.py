@@ -75,3 +75,39 @@ ATTENTION = {
 
 def declared(notation: str, dtype: str = "bf16", geometry: formulas.Geometry = G) -> kvr.PageFormat:
     return kvr.PageFormat(notation, h=geometry.heads, n=geometry.tokens, d=geometry.head_size, dtype=dtype)
+
+
+PRESETS: dict[str, dict[str, int | str]] = {
+    "packed-hnd": {"h": 2, "n": 8, "d": 8, "dv": 4},
+    "packed-nhd": {"h": 2, "n": 8, "d": 8},
+    "packed-plane": {"n": 8, "d": 8},
+    "two-slot-nhd": {"h": 2, "n": 8, "d": 8},
+    "aiter-shuffle": {"h": 2, "n": 16, "d": 16},
+    "rocm-attn": {"h": 3, "n": 8, "d": 16},
+    "page-16": {"h": 2, "n": 32, "d": 16},
+    "cpu-vec": {"h": 2, "n": 4, "d": 8},
+    "cpu-amx": {"h": 2, "n": 32, "d": 32},
+}
+
+
+def preset_parameters(name: str) -> dict[str, int | str] | None:
+    """Small parameters for a preset, where the usual names will do."""
+    if name in PRESETS:
+        return PRESETS[name]
+    usual: dict[str, int | str] = {"h": 2, "n": 16, "d": 64}
+    for drop in ((), ("h",), ("d",), ("h", "d"), ("h", "n"), ("n",), ("h", "n", "d")):
+        try:
+            kvr.preset(name, **{key: value for key, value in usual.items() if key not in drop})
+        except kvr.FormatError:
+            continue
+        return {key: value for key, value in usual.items() if key not in drop}
+    return None
+
+
+OTHERS: dict[str, dict[str, int | str]] = {
+    "mamba1": {"cx": 8, "t": 3, "s": 4},
+    "mamba2": {"cx": 8, "cb": 4, "t": 3, "h": 2, "p": 4, "s": 8},
+    "gdn": {"cq": 8, "ck": 8, "cv": 8, "t": 3, "h": 2, "dv": 4, "dk": 8},
+    "short-conv": {"cx": 8, "t": 3},
+    "linear-attention": {"h": 2, "dk": 8, "dv": 4},
+}

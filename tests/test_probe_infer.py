@@ -13,7 +13,7 @@ import kvreshard as kvr
 from kvreshard.demo import formulas
 from kvreshard.probe import NotANest, check_writer, infer
 from kvreshard.probe.sources import order
-from tests.probed import ATTENTION, Formula, G, Nest, declared, stored
+from tests.probed import ATTENTION, OTHERS, Formula, G, Nest, declared, preset_parameters, stored
 
 
 @pytest.mark.parametrize("name", ATTENTION)
@@ -24,19 +24,6 @@ def test_formats_are_inferred_from_formulas(name: str) -> None:
     found = infer(writer, writer.cache, inputs, page_bytes=writer.page.page_bytes, types="bf16", start=128)
     assert found == declared(notation)
     assert found.canonical == declared(notation).canonical
-
-
-PRESETS: dict[str, dict[str, int | str]] = {
-    "packed-hnd": {"h": 2, "n": 8, "d": 8, "dv": 4},
-    "packed-nhd": {"h": 2, "n": 8, "d": 8},
-    "packed-plane": {"n": 8, "d": 8},
-    "two-slot-nhd": {"h": 2, "n": 8, "d": 8},
-    "aiter-shuffle": {"h": 2, "n": 16, "d": 16},
-    "rocm-attn": {"h": 3, "n": 8, "d": 16},
-    "page-16": {"h": 2, "n": 32, "d": 16},
-    "cpu-vec": {"h": 2, "n": 4, "d": 8},
-    "cpu-amx": {"h": 2, "n": 32, "d": 32},
-}
 
 
 def renamed(page: kvr.PageFormat) -> dict[str, dict[str, int]]:
@@ -71,29 +58,6 @@ class Unnamed(Nest):
 def inferred(page: kvr.PageFormat) -> kvr.PageFormat:
     writer = Unnamed(page)
     return infer(writer, writer.cache, renamed(page), page_bytes=page.page_bytes, types=page.types)
-
-
-def preset_parameters(name: str) -> dict[str, int | str] | None:
-    """Small parameters for a preset, where the usual names will do."""
-    if name in PRESETS:
-        return PRESETS[name]
-    usual: dict[str, int | str] = {"h": 2, "n": 16, "d": 64}
-    for drop in ((), ("h",), ("d",), ("h", "d"), ("h", "n"), ("n",), ("h", "n", "d")):
-        try:
-            kvr.preset(name, **{key: value for key, value in usual.items() if key not in drop})
-        except kvr.FormatError:
-            continue
-        return {key: value for key, value in usual.items() if key not in drop}
-    return None
-
-
-OTHERS: dict[str, dict[str, int | str]] = {
-    "mamba1": {"cx": 8, "t": 3, "s": 4},
-    "mamba2": {"cx": 8, "cb": 4, "t": 3, "h": 2, "p": 4, "s": 8},
-    "gdn": {"cq": 8, "ck": 8, "cv": 8, "t": 3, "h": 2, "dv": 4, "dk": 8},
-    "short-conv": {"cx": 8, "t": 3},
-    "linear-attention": {"h": 2, "dk": 8, "dv": 4},
-}
 
 
 @pytest.mark.parametrize("name", kvr.presets())
