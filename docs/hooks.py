@@ -53,7 +53,14 @@ def on_files(files: Any, config: Any) -> Any:
     for name in kvr.presets():
         files.append(File.generated(config, f"img/formats/{name}.svg", content=small(name).to_svg()))
     names = ["flash_attn", "flex_attention", "rocm_aiter_fa", "rocm_aiter_fa:shuffle", "b12x", "cpu_attn:isa=vec"]
-    names += ["cpu_attn:isa=amx", "minimax_m3", "minimax_m3:amd", "minimax_m3:nvfp4", "turboquant", "flashmla"]
+    names += [
+        "cpu_attn:isa=amx",
+        "minimax_m3_sparse",
+        "minimax_m3_sparse:amd",
+        "minimax_m3_sparse:nvfp4",
+        "turboquant",
+        "flashmla",
+    ]
     cells = matrix(pairs(names, Side("prefill", "-", tp=1), Side("decode", "-", tp=2)))
     files.append(File.generated(config, "img/matrix.svg", content=as_svg(cells)))
     return files

@@ -18,7 +18,7 @@ BACKEND = {
     "rocm_attn": "rocm_attn",
     "aiter_shuffle": "rocm_aiter_fa:shuffle",
     "b12x": "b12x",
-    "page16": "minimax_m3:amd",
+    "page16": "minimax_m3_sparse:amd",
     "cpu_vec": "cpu_attn:isa=vec",
     "cpu_amx": "cpu_attn:isa=amx",
     "nvfp4": "flashinfer:nvfp4,scales=linear",
@@ -74,7 +74,7 @@ def test_unequal_tensor_parallelism(text: str, tps: tuple[int, int], share: floa
     [
         ("rocm_aiter_fa", (16, 64), 1.0),
         ("b12x", (16, 64), 1.0),
-        ("minimax_m3:amd", (16, 64), 1.0),
+        ("minimax_m3_sparse:amd", (16, 64), 1.0),
         ("rocm_aiter_fa:shuffle", (16, 64), 0.156),
         ("rocm_attn", (16, 64), 0.033),
         ("cpu_attn:isa=vec", (16, 64), 0.133),
@@ -92,7 +92,7 @@ def test_unequal_pages(text: str, pages: tuple[int, int], share: float) -> None:
         ("rocm_aiter_fa:shuffle", "rocm_aiter_fa", 0.003),
         ("rocm_attn", "rocm_aiter_fa:shuffle", 0.516),
         ("b12x", "rocm_aiter_fa", 0.016),
-        ("rocm_aiter_fa:shuffle", "minimax_m3:amd", 1.0),
+        ("rocm_aiter_fa:shuffle", "minimax_m3_sparse:amd", 1.0),
     ],
 )
 def test_one_format_read_as_another(one: str, other: str, share: float) -> None:

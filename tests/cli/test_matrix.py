@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import csv
+import importlib.util
 import io
 from pathlib import Path
 from xml.etree import ElementTree
@@ -11,6 +13,8 @@ import pytest
 
 pytest.importorskip("typer")
 
+from kvreshard.cli import output
+from kvreshard.cli.vllm import BACKENDS, WITHOUT_PAGES
 from tests.cli.command import SHUFFLED, answer, complaint, run
 
 
@@ -40,5 +44,34 @@ def test_a_matrix_has_many_forms(tmp_path: Path) -> None:
 
 def test_the_whole_matrix_is_made() -> None:
     cells = answer("matrix")
-    assert len(cells) > 400
+    assert len(cells) == len(BACKENDS) ** 2
     assert not [cell for cell in cells if cell["stock"] == "right" and cell["ours"] == "refused"]
+    assert not [cell for cell in cells if cell["stock"] == "wrong" and cell["ours"] == "refused"]
+
+
+def test_a_matrix_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [name for name in BACKENDS if name.startswith("rocm")][:12]
+    lines = run("matrix", *names).splitlines()
+    assert lines[0].split() == ["1", "1"], "tens of the numbers of columns"
+    assert lines[1].split() == [str(at % 10) for at in range(12)]
+    assert all(len(line.split()) == 14 for line in lines[2:14])
+    monkeypatch.setattr(output, "PLAIN_WIDTH", 40)
+    assert max(map(len, run("matrix", *names).splitlines()[:40])) <= 40
+
+
+def test_every_backend_of_vllm_is_in_it() -> None:
+    """By vLLM's own registry, read and not imported."""
+    found = importlib.util.find_spec("vllm")
+    if found is None or not found.submodule_search_locations:
+        pytest.skip("vLLM is not installed; `make test-vllm` installs it")
+    registry = Path(found.submodule_search_locations[0]) / "v1" / "attention" / "backends" / "registry.py"
+    enum = next(
+        node
+        for node in ast.parse(registry.read_text()).body
+        if isinstance(node, ast.ClassDef) and node.name == "AttentionBackendEnum"
+    )
+    names = {
+        to.id for node in enum.body if isinstance(node, ast.Assign) for to in node.targets if isinstance(to, ast.Name)
+    }
+    assert len(names) > 40
+    assert {name.partition(":")[0].upper() for name in BACKENDS} == names - set(WITHOUT_PAGES)

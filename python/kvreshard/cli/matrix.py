@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from html import escape
 from typing import Any
 
@@ -65,7 +66,7 @@ class Cell:
 def pair(prefill: Side, decode: Side) -> Cell:
     """Both verdicts about one pair."""
     theirs = verdict(prefill, decode)
-    report = kvr.check(kvr.Engine(decode.ranks()), kvr.Engine(prefill.ranks()))
+    report = kvr.check(_engine(decode), _engine(prefill))
     runs, bytes = report.runs_per_page, report.bytes_per_run
     if not report.accepted:
         ours, why = REFUSED, str(report.errors[0].error)
@@ -74,6 +75,11 @@ def pair(prefill: Side, decode: Side) -> Cell:
         ours = WORKS if report.advice == "direct" else CONVERTS
         why = f"{runs} runs a page of {bytes} bytes" if runs else report.advice
     return Cell(prefill.format, decode.format, ours, why, runs, bytes, theirs.outcome, theirs.why, theirs.share)
+
+
+@lru_cache(maxsize=256)
+def _engine(side: Side) -> kvr.Engine:
+    return kvr.Engine(side.ranks())
 
 
 def matrix(sides: Sequence[tuple[Side, Side]], done: Callable[[], None] = lambda: None) -> list[Cell]:

@@ -258,18 +258,30 @@ def matrix(
             out.write_text(text, encoding="utf-8")
 
 
+STYLES = {"=": "green", "+": "blue", "c": "cyan", "!": "bold red", "?": "yellow", ".": "dim"}
+
+
 def _grid(cells: list[tables.Cell]) -> None:
     rows, columns, signs = tables.grid(cells)
     screen = console()
-    shown = table("prefill", "", *(str(at % 100) for at in range(len(columns))))
-    styles = {"=": "green", "+": "blue", "c": "cyan", "!": "bold red", "?": "yellow", ".": "dim"}
-    for at, (row, line) in enumerate(zip(rows, signs, strict=True)):
-        shown.add_row(row, str(at), *(Text(sign, style=styles.get(sign, "")) for sign in line))
-    screen.print(shown)
+    left = max(map(len, rows)) + 4
+    most = max(1, (screen.width - left) // 2)
+    for first in range(0, len(columns), most):
+        part = range(first, min(first + most, len(columns)))
+        # The number of a column, a digit above the other.
+        for unit in (10, 1) if len(columns) > 10 else (1,):
+            digits = (str(at // unit % 10) if at >= unit or unit == 1 else " " for at in part)
+            screen.print(Text(" " * left + "".join(f" {digit}" for digit in digits), style="dim"), soft_wrap=True)
+        for at, (row, line) in enumerate(zip(rows, signs, strict=True)):
+            shown = Text(f"{row:{left - 4}} {at:2} ")
+            for column in part:
+                shown.append(f" {line[column]}", style=STYLES.get(line[column], ""))
+            screen.print(shown, soft_wrap=True)
+        say("")
     if columns != rows:
         say("decode: " + ", ".join(f"{at} {name}" for at, name in enumerate(columns)))
     else:
-        say("Columns are decode engines, numbered as the rows are.")
+        say("Rows are prefill engines; columns are decode engines, numbered as the rows are.")
     for entry in tables.LEGEND.split("   "):
         say("  " + entry.strip())
     wrong = sum(cell.stock == "wrong" for cell in cells)

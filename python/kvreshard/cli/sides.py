@@ -81,12 +81,14 @@ class Side:
 
     @property
     def backend(self) -> Choice | None:
-        """The vLLM backend, where the format names one."""
-        if "[" in self.format or self.format.partition(":")[0] in kvr.presets():
+        """The vLLM backend, where the format names one; one that is called as its preset is (`ultraquant`), too."""
+        if "[" in self.format:
             return None
         try:
             return choose(self.format)
         except ValueError as error:
+            if self.format.partition(":")[0] in kvr.presets():
+                return None
             raise BadSide(f"{self.engine}: {error}; or give a preset (`kvreshard formats`) or a notation") from error
 
     def tokens(self) -> int:
