@@ -58,11 +58,28 @@ def test_what_is_not_moved_is_grey() -> None:
 
 def test_a_bracket_shows_what_an_equal_cut_takes() -> None:
     first, second = plans()
-    assert "share 0 of 2 in equal byte ranges: only k; 50 % of it not this rank&#x27;s" in first.to_svg()
-    assert "share 1 of 2 in equal byte ranges: only v; 50 % of it" in second.to_svg()
+    assert "an equal cut, part 1 of 2: only k, and 50 % of that for others" in first.to_svg()
+    assert "an equal cut, part 2 of 2: only v, and 50 % of that for others" in second.to_svg()
     packed = "h n k[d] v[d]"
     right = kvr.plan(rank(packed, "decode", (1, 2), 1 << 20), rank(packed, "prefill", (0, 1), 1 << 30))
-    assert "equal byte ranges" not in right.to_svg()
+    assert "equal cut" not in right.to_svg()
+
+
+def test_stretches_say_what_they_hold() -> None:
+    """As much as fits: component and head, one of them, or nothing."""
+
+    def said(fmt: kvr.PageFormat) -> list[str]:
+        return re.findall(r'<text class="label[^>]*>([^<]+)', fmt.to_svg())
+
+    page = kvr.PageFormat(SHUFFLED, h=4, n=16, d=32, dtype="bf16")
+    assert said(page) == [f"{name} head {head}" for name in "kv" for head in range(4)]
+    assert said(page.with_extents(h=16)) == [f"{name} {head}" for name in "kv" for head in range(16)]
+    packed = kvr.PageFormat("h n k[d] v[d]", h=4, n=16, d=32, dtype="bf16")
+    assert said(packed.with_extents(n=2, h=2)) == [f"{name} head {head}" for head in range(2) for name in "kvkv"]
+    assert said(packed.with_extents(n=64)) == [f"head {head}" for head in range(4)]
+    assert said(packed.with_extents(n=4, h=64)) == []
+    dull = [label for label in re.findall('class="label( dull)?"', plans()[1].to_svg()) if label]
+    assert len(dull) == 4, "K and V of the two heads that stay"
 
 
 def test_notebooks_show_something_of_everything() -> None:
@@ -125,7 +142,7 @@ def test_the_counts_are_those_of_the_plan(browser: Browser, file: Path) -> None:
     for number, plan in enumerate(plans()):
         count = f"document.querySelectorAll('section')[{number}].querySelector('[data-count=%s]').textContent"
         for name in ("runs", "runs_per_page", "bytes", "bytes_per_run"):
-            assert browser.run(count % name) == str(getattr(plan, name))
+            assert browser.run(count % name) == f"{getattr(plan, name):,}"
         ribbons = f"document.querySelectorAll('section')[{number}].querySelectorAll('.ribbon').length"
         assert browser.run(ribbons) == plan.runs
 

@@ -32,10 +32,12 @@ def main() -> None:
     converted = kvr.plan(rank(PACKED, "decode", (0, 2), n=8, d=16), small)
     with tempfile.TemporaryDirectory() as folder, Browser(Path(folder) / "profile") as browser:
 
-        def shoot(name: str, html: str, *, only: str | None, dark: bool = False, width: int = 1100) -> None:
+        def shoot(
+            name: str, html: str, *, only: str | None, dark: bool = False, width: int = 1100, height: int = 780
+        ) -> None:
             path = Path(folder) / "page.html"
             path.write_text(html, encoding="utf-8")
-            browser.open(path, dark=dark, width=width, height=700)
+            browser.open(path, dark=dark, width=width, height=height)
             if only is None:
                 box = browser.run(
                     "(() => { const b = document.querySelectorAll('rect.piece[data-run]')[20].getBoundingClientRect();"
@@ -54,7 +56,7 @@ def main() -> None:
         shoot("two-slots.png", page(halves[:1]), only="svg.kvr")
         shoot("conversion.png", page([converted]), only="svg.kvr")
         shoot("page-dark.png", page(halves, title="AITER shuffle, TP 1 to 2"), only=None, dark=True)
-        shoot("page-phone.png", page(halves, title="AITER shuffle, TP 1 to 2"), only=None, width=390)
+        shoot("page-phone.png", page(halves, title="AITER shuffle, TP 1 to 2"), only=None, width=390, height=700)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import groupby
@@ -16,16 +16,22 @@ BAR = 46
 GAP = 10
 """Between two pages of one side."""
 RIBBONS = 130
-LINE = 18
+LINE = 20
+LETTER = 7.5
+"""Width of a letter, in the mean, where a text must fit."""
 
 STYLE = """
-svg.kvr{font:13px system-ui,sans-serif;color:#1c2430;background:#fff;--line:#1c2430;--faint:#5d6875;--still:#d5d9de}
+svg.kvr{font:13px system-ui,sans-serif;color:#1c2430;background:#fff}
+svg.kvr{--line:#1c2430;--faint:#5d6875;--still:#d5d9de;--warn:#c11d27}
 @media (prefers-color-scheme:dark){
-svg.kvr{color:#e6e9ed;background:#14181d;--line:#e6e9ed;--faint:#9aa5b1;--still:#3a424c}
+svg.kvr{color:#e6e9ed;background:#14181d;--line:#e6e9ed;--faint:#9aa5b1;--still:#3a424c;--warn:#ff6b6b}
 }
 svg.kvr text{fill:currentColor}svg.kvr .faint{fill:var(--faint)}
+svg.kvr .piece{shape-rendering:crispEdges}svg.kvr .label{fill:#fff;font-size:12px;pointer-events:none}
+svg.kvr .label.dull{fill:var(--faint)}
 svg.kvr .page{fill:none;stroke:var(--line)}svg.kvr .still{fill:var(--still)}svg.kvr .unread{fill:url(#kvr-unread)}
-svg.kvr .ribbon{opacity:.32}svg.kvr .bracket{fill:none;stroke:#d1242f;stroke-width:2}svg.kvr .warn{fill:#d1242f}
+svg.kvr .ribbon{opacity:.32}svg.kvr .bracket{fill:none;stroke:var(--warn);stroke-width:2}svg.kvr .warn{fill:var(--warn)}
+@media (max-width:600px){svg.kvr{font-size:18px}svg.kvr .label{font-size:15px}}
 """
 HATCH = (
     '<defs><pattern id="kvr-unread" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
@@ -97,7 +103,42 @@ def draw_bar(bar: Bar, y: float, hues: dict[str, int], side: str, *, moved_only:
     last = bar.pieces[-1]
     width = number((last.offset + last.bytes) * bar.scale)
     out.append(f'<rect class="page" x="{number(bar.x)}" y="{number(y)}" width="{width}" height="{BAR}"/>')
-    return out
+    return out + labels(bar, y, moved_only=moved_only)
+
+
+def labels(bar: Bar, y: float, *, moved_only: bool) -> list[str]:
+    """What stretches of a page hold, written into them where there is room: `k head 0`, or `k` alone, or the head."""
+
+    def of(piece: kvr.Piece) -> tuple[str, int | None]:
+        head = piece.axes.get("h")
+        return piece.component or "", None if head is None or head[0] != head[1] else head[0]
+
+    def stretches(key: Callable[[kvr.Piece], object]) -> list[list[kvr.Piece]]:
+        return [list(group) for _, group in groupby(bar.pieces, key)]
+
+    def fitting(groups: list[list[kvr.Piece]], words: Callable[[kvr.Piece], list[str]]) -> list[str]:
+        out = []
+        for group in groups:
+            first, last = group[0], group[-1]
+            if first.component is None:
+                continue
+            left, right = bar.at(first.offset), bar.at(last.offset + last.bytes)
+            texts = [one for one in words(first) if (len(one) + 1) * LETTER < right - left]
+            if texts:
+                dull = " dull" if moved_only and all(piece.run is None for piece in group) else ""
+                place = f'x="{number((left + right) / 2)}" y="{number(y + BAR / 2 + 4)}" text-anchor="middle"'
+                out.append(f'<text class="label{dull}" {place}>{escape(texts[0])}</text>')
+        return out
+
+    def both(piece: kvr.Piece) -> list[str]:
+        name, head = of(piece)
+        return [name] if head is None else [f"{name} head {head}", f"{name} {head}", name]
+
+    def alone(piece: kvr.Piece) -> list[str]:
+        return [] if of(piece)[1] is None else [f"head {of(piece)[1]}"]
+
+    # Components that alternate too fast to be written down: the head that they share.
+    return fitting(stretches(of), both) or fitting(stretches(lambda piece: of(piece)[1]), alone)
 
 
 def legend(hues: dict[str, int], y: float, *, still: bool, unread: bool) -> list[str]:
@@ -109,7 +150,7 @@ def legend(hues: dict[str, int], y: float, *, still: bool, unread: bool) -> list
     for name, fill in entries:
         out.append(f'<rect x="{x}" y="{number(y - 11)}" width="12" height="12" {fill}/>')
         out.append(f'<text x="{x + 17}" y="{number(y)}">{escape(name)}</text>')
-        x += 34 + 8 * len(name)
+        x += 40 + 10 * len(name)
     return out
 
 
@@ -265,7 +306,9 @@ def equal_share(pieces: Sequence[kvr.Piece], destination: kvr.RankLayout) -> Sha
     )
     held = component_names(inside)
     what = f"{'only ' if len(held) < len(component_names(pieces)) else ''}{', '.join(held)}"
-    words = f"share {share} of {shares} in equal byte ranges: {what}; {100 * wrong / taken:.0f} % of it not this rank's"
+    words = (
+        f"cut into {shares} equal byte ranges, this rank would get {what}; {100 * wrong / taken:.0f} % of it of others"
+    )
     return Share(start, end, words)
 
 
