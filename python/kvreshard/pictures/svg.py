@@ -306,9 +306,7 @@ def equal_share(pieces: Sequence[kvr.Piece], destination: kvr.RankLayout) -> Sha
     )
     held = component_names(inside)
     what = f"{'only ' if len(held) < len(component_names(pieces)) else ''}{', '.join(held)}"
-    words = (
-        f"cut into {shares} equal byte ranges, this rank would get {what}; {100 * wrong / taken:.0f} % of it of others"
-    )
+    words = f"an equal cut, part {share + 1} of {shares}: {what}, and {100 * wrong / taken:.0f} % of that for others"
     return Share(start, end, words)
 
 
