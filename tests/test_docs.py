@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import json
 import re
 import shlex
 import textwrap
@@ -215,3 +216,38 @@ def test_every_attribute_of_an_error_is_told() -> None:
 
     for name in set(vars(kvr.Error)) - set(vars(Exception)):
         assert name.startswith("_") or f"`{name}`" in PAGE["errors.md"], name
+
+
+def test_the_message_is_as_told() -> None:
+    """Byte for byte: each word of the drawing is the next bytes, as hexadecimal or as text, or the rest is a remark."""
+    import kvreshard as kvr
+
+    page = kvr.PageFormat("h n k[d] v[d]", h=1, n=2, d=2, dtype="bf16")
+    layers = [
+        kvr.Layer(f"layers.{at}", [kvr.Segment(kvr.Region(base, 64), page, pages=4)], totals={"h": 2})
+        for at, base in enumerate((0x100000, 0x101040))
+    ]
+    rest = kvr.RankLayout(engine="prefill-0", tp=(1, 2), layers=layers).to_bytes()
+    (drawing,) = (block for block in blocks("handshake.md", "text") if "array of 2" in block)
+    for line in drawing.splitlines():
+        for word in re.findall(r'"[^"]*"|<\d+ bytes>|\S+', line):
+            if word.startswith("<"):
+                rest = rest[int(word[1:].split()[0]) :]
+                continue
+            text = word.strip('"').encode()
+            raw = bytes.fromhex(word) if re.fullmatch(r"([0-9a-f]{2})+", word) else text
+            said = next((one for one in (raw, text) if rest.startswith(one)), None)
+            if said is None:
+                break
+            rest = rest[len(said) :]
+    assert rest == b""
+
+
+def test_vllm_is_told_of_connectors_that_are_there() -> None:
+    found = re.findall(r"--kv-transfer-config '(\{.*?\})'", PAGE["vllm.md"], re.DOTALL)
+    assert found
+    source = (ROOT / "python/kvreshard/vllm/__init__.py").read_text(encoding="utf-8")
+    for text in found:
+        given = json.loads(re.sub(r"\s*\n\s*", " ", text))
+        assert given["kv_connector_module_path"] == "kvreshard.vllm"
+        assert f'"{given["kv_connector"]}"' in source
