@@ -72,8 +72,10 @@ test-pictures: $(TEST)/built ## The drawings in a headless Chromium, which must 
 
 .PHONY: docs
 # Not --quiet: that drops the warnings which strict mode counts.
-docs: $(DOCS)/built ## Build the documentation into target/site; a broken link or an unexplained name fails
+docs: $(DOCS)/built ## Build the documentation into target/site, Rust's in target/site/rust; a broken link or an unexplained name fails
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --strict
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps -p kvreshard
+	rm -rf target/site/rust && cp -r target/doc target/site/rust && test -f target/site/rust/kvreshard/index.html
 	@echo "target/site/index.html"
 
 .PHONY: wheels
