@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -71,6 +72,26 @@ def captured(tmp_path: Path) -> Path:
     return path
 
 
+def test_what_connectors_send_is_read(sides: tuple[Path, Path], messages: tuple[Path, Path], tmp_path: Path) -> None:
+    tag = {"version": 1, "factors": "", "layout": messages[0].read_bytes()}
+    told = handshake(kvreshard=msgspec.msgpack.encode(tag))
+    path = tmp_path / "tagged.bin"
+    for data in (told, msgspec.msgpack.decode(told)["agent_metadata_bytes"]):
+        path.write_bytes(data)
+        assert answer("check", path, messages[1]) == answer("check", *messages), "the tag says what pages are"
+        assert answer("verify", path, messages[1])["accepted"]
+    path.write_bytes(handshake(kvreshard=msgspec.msgpack.encode({**tag, "layout": b"\x92\x09"})))
+    assert "has version 9" in complaint("check", path, messages[1])
+    nixl = pytest.importorskip("kvreshard.nixl")
+    with nixl.Connector("rank") as connector:
+        page = kvr.preset("aiter-shuffle", h=8, n=16, d=128)
+        for name in ("layers.0", "layers.1"):
+            connector.add_layer(name, np.zeros((4, page.page_bytes), np.uint8), page, totals={"h": 8})
+        connector.publish(engine="prefill")
+        path.write_bytes(connector.metadata())
+    assert answer("check", path, messages[1])["bytes_per_run"] == 16384
+
+
 def test_a_stock_peer_is_checked(sides: tuple[Path, Path], captured: Path) -> None:
     here = 'heads = 8\nlayers = 4\nnames = "model.layers.#.attn"\n'
     sides[1].write_text(f'format = "flash_attn"\n{here}')
@@ -120,3 +141,4 @@ def test_a_message_is_the_layout(messages: tuple[Path, Path]) -> None:
     found = answer("dump-vllm", SHUFFLED, "--tp", "2", "--rank", "1", "--engine", "decode")
     layout = kvr.RankLayout.from_bytes(bytes.fromhex(found["message"]))
     assert (layout.tp, found["layers"][0]["segments"][0]["holds"]) == ((1, 2), {"h": [4, 8]})
+    assert kvr.RegionTags.from_bytes(bytes.fromhex(found["tags"])) == kvr.RegionTags.of(layout)

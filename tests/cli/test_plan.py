@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,18 @@ def test_a_refusal_exits_with_1() -> None:
     assert "refused: layer layers.0" in complaint(*arguments, code=1)
     found = answer(*arguments, code=1)
     assert (found["accepted"], found["error"], found["layer"]) == (False, "IncompatibleLayout", "layers.0")
+
+
+def test_calibrated_constants_are_taken(tmp_path: Path) -> None:
+    names = ("read_post_ns", "write_post_ns", "round_trip_ns")
+    rates = ("read_bytes_per_us", "write_bytes_per_us", "pass_bytes_per_us")
+    path = tmp_path / "here.json"
+    path.write_text(json.dumps({**dict.fromkeys(names, 1000), **dict.fromkeys(rates, 1 << 20)}))
+    arguments = ("plan", "--prefill", SHUFFLED, "--decode", SHUFFLED, "--layers", "1", "--transport", path)
+    direct = answer(*arguments)["edges"][0]["costs"][0]
+    assert direct["ns"] == direct["posted"] * 1000 + direct["bytes"] * 1000 // (1 << 20)
+    path.write_text('{"speed": 3}')
+    assert "here.json" in complaint(*arguments)
 
 
 MAMBA = "mamba2:t=3,p=64,s=128"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,49 +11,17 @@ from rich.text import Text
 
 import kvreshard as kvr
 from kvreshard.cli.output import REFUSED, console, dump, fail, fields, refusals, say, working
-from kvreshard.cli.sides import BadSide, Side, read_toml
+from kvreshard.cli.reading import Given, read
+from kvreshard.cli.sides import BadSide
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 
 
-@dataclass(frozen=True)
-class Given:
-    """What a file says of one side: an engine described, one rank's layout, or a stock handshake."""
-
-    side: Side | None = None
-    rank: kvr.RankLayout | None = None
-    stock: kvr.StockHandshake | None = None
-
-    @property
-    def kind(self) -> str:
-        return "engine" if self.side else "layout" if self.rank else "stock handshake"
-
-
-def read(path: Path, engine: str, tp: tuple[int, int]) -> Given:
-    """Whatever a file holds.
-
-    Raises:
-        BadSide: It holds nothing that is known.
-    """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise BadSide(f"{path}: {error.strerror}") from error
-    if path.suffix == ".toml":
-        return Given(side=read_toml(path, engine))
-    try:
-        return Given(rank=kvr.RankLayout.from_bytes(data))
-    except kvr.WireError as problem:
-        try:
-            return Given(stock=kvr.StockHandshake.from_bytes(data, tp=tp))
-        except kvr.Error as other:
-            text = f"neither a layout's message ({problem}) nor a stock handshake ({other}), and its name is no .toml"
-            raise BadSide(f"{path}: {text}") from other
-
-
 def check(
-    prefill: Annotated[Path, typer.Argument(help="TOML, a layout's message, or a stock handshake.")],
+    prefill: Annotated[
+        Path, typer.Argument(help="TOML, a layout's message, a connector's metadata, or a handshake of vLLM.")
+    ],
     decode: Annotated[Path, typer.Argument(help="The same of the decode engine.")],
     direction: Annotated[
         Literal["read", "write"], typer.Option(help="read: decode pulls; write: prefill pushes.")

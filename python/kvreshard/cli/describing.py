@@ -9,10 +9,10 @@ import typer
 from rich.text import Text
 
 import kvreshard as kvr
-from kvreshard.cli.backends import BACKENDS
 from kvreshard.cli.drawing import legend, strip
 from kvreshard.cli.output import console, dump, fail, refusals, say, table
 from kvreshard.cli.sides import BadSide, Side, Totals, format_of, settings
+from kvreshard.cli.vllm import BACKENDS
 
 formats = typer.Typer(help="The formats that are known by name.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -193,7 +193,7 @@ def dump_vllm(
     names: Annotated[str, typer.Option(help="What layers are called, their number in the place of #.")] = "layers.#",
     as_json: Json = False,
 ) -> None:
-    """The message that a rank of vLLM sends with these settings, at made-up addresses; `check` reads it."""
+    """The tag of a rank of vLLM with these settings, and its message at made-up addresses, which `check` reads."""
     with refusals(as_json):
         try:
             side = Side(engine, what, heads, head_size, page, tp, layers, dtype, names=names)
@@ -210,7 +210,9 @@ def dump_vllm(
         if as_json:
             dump(layout_json(layout, message))
             return
-        say(f"{engine}, TP rank {rank} of {tp}: {len(layout.layers)} layers, a message of {len(message):,} bytes")
+        tag = kvr.RegionTags.of(layout).to_bytes()
+        say(f"{engine}, TP rank {rank} of {tp}: {len(layout.layers)} layers")
+        say(f"{len(tag):,} bytes without addresses, {len(message):,} with")
         for text in dict.fromkeys(str(one.format) for layer in layout.layers for one in layer.segments):
             say(f"  {text}")
         if out is not None:
@@ -218,7 +220,7 @@ def dump_vllm(
 
 
 def layout_json(layout: kvr.RankLayout, message: bytes) -> dict[str, Any]:
-    """A layout as JSON, its message in hexadecimal."""
+    """A layout as JSON; its message, and its tags without addresses, in hexadecimal."""
     return {
         "engine": layout.engine,
         "generation": layout.generation,
@@ -243,4 +245,5 @@ def layout_json(layout: kvr.RankLayout, message: bytes) -> dict[str, Any]:
             for layer in layout.layers
         ],
         "message": message.hex(),
+        "tags": kvr.RegionTags.of(layout).to_bytes().hex(),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,10 +14,10 @@ from rich.text import Text
 
 import kvreshard as kvr
 from kvreshard.cli import matrix as tables
-from kvreshard.cli.backends import BACKENDS
 from kvreshard.cli.drawing import legend, strip
 from kvreshard.cli.output import console, dump, fail, progress, refusals, say, table
 from kvreshard.cli.sides import BadSide, Side, Totals
+from kvreshard.cli.vllm import BACKENDS
 
 MOST_DRAWN = 32
 """Edges of one page of HTML."""
@@ -57,7 +58,9 @@ def plan(
     total: Totals = None,
     tokens: Annotated[int, typer.Option(help="Tokens of the request that is counted.")] = 1024,
     direction: Annotated[Direction, typer.Option(help="read: decode pulls; write: prefill pushes.")] = Direction.read,
-    transport: Annotated[str, typer.Option(help="Whose constants predict costs.")] = "cma",
+    transport: Annotated[
+        str, typer.Option(help="Whose constants predict costs: a transport, or a file of `calibrate --json`.")
+    ] = "cma",
     html: Annotated[Path | None, typer.Option(help="Write a page with drawings of all edges to this file.")] = None,
     svg: Annotated[Path | None, typer.Option(help="Write the drawing of the first edge to this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
@@ -84,7 +87,8 @@ def plan(
                 plans.append(kvr.plan(local[edge.local], remote[edge.remote], edge=edge, direction=way))
                 done()
         requests = [_request(one, tokens) for one in plans]
-        facts = [_facts(one, request, transport) for one, request in zip(plans, requests, strict=True)]
+        constants = _constants(transport)
+        facts = [_facts(one, request, constants) for one, request in zip(plans, requests, strict=True)]
         if html is not None:
             from kvreshard.pictures import page
 
@@ -129,7 +133,18 @@ def _request(one: kvr.Plan, tokens: int) -> kvr.Request:
     return kvr.Request((0, tokens), blocks(one.local, 1), blocks(one.remote, 2))
 
 
-def _facts(one: kvr.Plan, request: kvr.Request, transport: str) -> dict[str, Any]:
+def _constants(text: str) -> str | kvr.Transport:
+    """A transport by name, or what `calibrate --json` wrote into a file."""
+    path = Path(text)
+    if path.suffix != ".json":
+        return text
+    try:
+        return kvr.Transport(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        fail(f"{path}: {error}")
+
+
+def _facts(one: kvr.Plan, request: kvr.Request, transport: str | kvr.Transport) -> dict[str, Any]:
     """A plan in numbers."""
     costs = one.costs(request, transport=transport)
     return {

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import typer
 
 import kvreshard as kvr
-from kvreshard.cli.backends import BYTES, Choice, Shape, choose, pages_of
+from kvreshard.cli.backends import Choice, choose, pages_of
+from kvreshard.cli.vllm import BYTES, Shape
 from kvreshard.formats import Pages
 
 if sys.version_info >= (3, 11):
