@@ -30,7 +30,7 @@ WHOLE = kvr.Request((0, 4096), [kvr.Blocks(MINE)], [kvr.Blocks(THEIRS)])
 HND = PREFILL.notation
 
 
-def run(words: str, names: dict[str, Any], proceed: Callable[[], None] = lambda: None) -> None:
+def run(words: str, names: dict[str, Any], proceed: Callable[[], object] = lambda: None) -> None:
     """Runs the one block that has these words; `...` is `proceed()`."""
     (block,) = (one for one in BLOCKS if words in one)
     source = re.sub(r"^(\s*)\.\.\.", r"\1proceed()", block, flags=re.MULTILINE)

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from kvreshard.cli.backends import BACKENDS, Shape, choose, pages_of
+from kvreshard.cli.backends import choose, pages_of
 from kvreshard.cli.sides import Side
 from kvreshard.cli.stock import right_share, verdict
+from kvreshard.cli.vllm import BACKENDS, Shape
 from tests.vllm.cases import ROWS, Row
 
 # The harness's names of page formats, as backends.

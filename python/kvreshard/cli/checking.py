@@ -19,9 +19,7 @@ STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 
 
 def check(
-    prefill: Annotated[
-        Path, typer.Argument(help="TOML, a layout's message, a connector's metadata, or a handshake of vLLM.")
-    ],
+    prefill: Annotated[Path, typer.Argument(help="TOML, a layout's message, or a captured handshake.")],
     decode: Annotated[Path, typer.Argument(help="The same of the decode engine.")],
     direction: Annotated[
         Literal["read", "write"], typer.Option(help="read: decode pulls; write: prefill pushes.")
