@@ -156,8 +156,9 @@ def as_svg(cells: Sequence[Cell]) -> str:
     """A heat map: a coloured square for each pair, its verdicts as the tooltip."""
     rows, columns, signs = grid(cells)
     told = {(cell.prefill, cell.decode): cell for cell in cells}
-    left, top, size = 8 + 7 * max(map(len, rows)), 16 + 5 * max(map(len, columns)), 26
-    body = []
+    # A letter is about 8 wide; names of columns are turned by 40 degrees.
+    left, top, size = 16 + 8 * max(map(len, rows)), 20 + 5 * max(map(len, columns)), 26
+    body = [f'<text x="{left - 6}" y="{top - 8}" text-anchor="end" font-weight="600">prefill, to decode:</text>']
     for y, row in enumerate(rows):
         middle = top + y * size + size / 2 + 4
         body.append(f'<text x="{left - 6}" y="{middle:g}" text-anchor="end">{escape(row)}</text>')
