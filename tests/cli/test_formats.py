@@ -19,7 +19,9 @@ def test_every_preset_is_listed() -> None:
     assert [one["name"] for one in found["presets"]] == kvr.presets()
     shuffled = next(one for one in found["presets"] if one["name"] == "aiter-shuffle")
     assert (shuffled["notation"], shuffled["page_bytes"]) == ("k[h d/8 n d%8] v[h n/8 d n%8]", 65536)
+    assert answer("formats") == found, "what `formats` alone says"
     text = run("formats", "list")
+    assert run("formats") == text
     for name in kvr.presets():
         assert name in text
 

@@ -107,13 +107,25 @@ def test_the_shell_completes(shell: str) -> None:
     assert "_COMPLETE" in kvreshard("--show-completion", shell)
 
 
-def test_completion_names_the_subcommands() -> None:
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("kvreshard ", {"plan", "check", "matrix", "doctor"}),
+        ("kvreshard explain rocm_at", {"rocm_attn", "rocm_attn:fused"}),
+        ("kvreshard explain rocm-", {"rocm-attn"}),
+        ("kvreshard formats show mla-f", {"mla-fp8-ds"}),
+        ("kvreshard plan --prefill b12", {"b12x"}),
+        ("kvreshard plan --direction ", {"read", "write"}),
+    ],
+)
+def test_what_is_completed(words: str, offered: set[str]) -> None:
     program = "import sys; sys.argv[0] = 'kvreshard'; from kvreshard.cli import main; main()"
-    asked = {"_KVRESHARD_COMPLETE": "complete_bash", "COMP_WORDS": "kvreshard ", "COMP_CWORD": "1"}
+    asked = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_KVRESHARD_COMPLETE": "complete_bash"}
     result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, **asked}, check=False
     )
-    assert {"plan", "check", "matrix", "doctor"} <= set(result.stdout.split())
+    found = set(result.stdout.split())
+    assert offered <= found if words == "kvreshard " else found == offered
 
 
 def test_exit_codes(tmp_path: Path) -> None:

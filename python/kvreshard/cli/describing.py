@@ -11,10 +11,10 @@ from rich.text import Text
 import kvreshard as kvr
 from kvreshard.cli.drawing import legend, strip
 from kvreshard.cli.output import console, dump, fail, refusals, say, table
-from kvreshard.cli.sides import BadSide, Side, Totals, format_of, settings
+from kvreshard.cli.sides import BadSide, Side, Totals, backend_names, format_of, names, preset_names, settings
 from kvreshard.cli.vllm import BACKENDS
 
-formats = typer.Typer(help="The formats that are known by name.", no_args_is_help=True, rich_markup_mode=None)
+formats = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 USUAL: dict[str, int] = {"h": 8, "n": 16, "d": 128}
@@ -43,6 +43,13 @@ def example(name: str, **given: int | str) -> kvr.PageFormat:
         if default is None
     }
     return kvr.preset(name, **{**needed, **given})
+
+
+@formats.callback()
+def all_formats(context: typer.Context, as_json: Json = False) -> None:
+    """The formats that are known by name; without a command, `list`."""
+    if context.invoked_subcommand is None:
+        list_formats(as_json)
 
 
 @formats.command("list")
@@ -79,7 +86,7 @@ def list_formats(as_json: Json = False) -> None:
 
 @formats.command("show")
 def show(
-    name: Annotated[str, typer.Argument(help="A preset, or a notation in quotes.")],
+    name: Annotated[str, typer.Argument(help="A preset, or a notation in quotes.", autocompletion=preset_names)],
     values: Annotated[
         list[str] | None, typer.Argument(help="Parameters or extents, such as h=8 n=16 dtype=f16.")
     ] = None,
@@ -107,7 +114,10 @@ def show(
 
 def explain(
     what: Annotated[
-        str, typer.Argument(metavar="FORMAT", help="A preset, a notation or a vLLM backend, with settings.")
+        str,
+        typer.Argument(
+            metavar="FORMAT", help="A preset, a notation or a vLLM backend, with settings.", autocompletion=names
+        ),
     ],
     heads: Annotated[int, typer.Option(help="KV heads of the model.")] = 8,
     head_size: Annotated[int, typer.Option(help="Channels of a head; of a row, for MLA.")] = 128,
@@ -180,7 +190,9 @@ def component(fmt: kvr.PageFormat, name: str) -> dict[str, Any]:
 
 
 def dump_vllm(
-    what: Annotated[str, typer.Argument(metavar="BACKEND", help="A vLLM backend with settings.")],
+    what: Annotated[
+        str, typer.Argument(metavar="BACKEND", help="A vLLM backend with settings.", autocompletion=backend_names)
+    ],
     out: Annotated[Path | None, typer.Option(help="Write rank 0's layout message to this file.")] = None,
     rank: Annotated[int, typer.Option(help="Tensor-parallel rank.")] = 0,
     heads: Annotated[int, typer.Option(help="KV heads of the model.")] = 8,
@@ -190,13 +202,15 @@ def dump_vllm(
     layers: Annotated[int, typer.Option(help="Layers of the model.")] = 2,
     dtype: Annotated[str, typer.Option(help="Element type of K and V.")] = "bf16",
     engine: Annotated[str, typer.Option(help="The engine's id.")] = "prefill",
-    names: Annotated[str, typer.Option(help="What layers are called, their number in the place of #.")] = "layers.#",
+    layer_names: Annotated[
+        str, typer.Option("--names", help="What layers are called, their number in the place of #.")
+    ] = "layers.#",
     as_json: Json = False,
 ) -> None:
     """The tag of a rank of vLLM with these settings, and its message at made-up addresses, which `check` reads."""
     with refusals(as_json):
         try:
-            side = Side(engine, what, heads, head_size, page, tp, layers, dtype, names=names)
+            side = Side(engine, what, heads, head_size, page, tp, layers, dtype, names=layer_names)
             if side.backend is None:
                 fail(f"{what!r} is no vLLM backend; known are {', '.join(BACKENDS)}")
             if not 0 <= rank < tp:

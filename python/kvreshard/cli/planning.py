@@ -16,7 +16,7 @@ import kvreshard as kvr
 from kvreshard.cli import matrix as tables
 from kvreshard.cli.drawing import legend, strip
 from kvreshard.cli.output import console, dump, fail, progress, refusals, say, table
-from kvreshard.cli.sides import BadSide, Side, Totals
+from kvreshard.cli.sides import BadSide, Side, Totals, backend_names, names
 from kvreshard.cli.vllm import BACKENDS
 
 MOST_DRAWN = 32
@@ -40,8 +40,12 @@ class Shown(str, enum.Enum):
 
 
 def plan(
-    prefill: Annotated[str, typer.Option("--remote", "--prefill", help="The prefill engine's format.")],
-    decode: Annotated[str, typer.Option("--local", "--decode", help="The decode engine's format.")],
+    prefill: Annotated[
+        str, typer.Option("--remote", "--prefill", help="The prefill engine's format.", autocompletion=names)
+    ],
+    decode: Annotated[
+        str, typer.Option("--local", "--decode", help="The decode engine's format.", autocompletion=names)
+    ],
     heads: Annotated[int, typer.Option(help="KV heads of the model.")] = 8,
     head_size: Annotated[int, typer.Option(help="Channels of a head; of a row, for MLA.")] = 128,
     layers: Annotated[int, typer.Option(help="Layers of the model.")] = 32,
@@ -228,7 +232,8 @@ def _print(
 
 def matrix(
     backends: Annotated[
-        list[str] | None, typer.Argument(help="Backends with settings; all that are known where not given.")
+        list[str] | None,
+        typer.Argument(help="Backends with settings; all of them where not given.", autocompletion=backend_names),
     ] = None,
     prefill_tp: Annotated[int, typer.Option(help="TP size of prefill.")] = 1,
     decode_tp: Annotated[int, typer.Option(help="TP size of decode.")] = 2,

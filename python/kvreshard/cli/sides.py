@@ -12,7 +12,7 @@ import typer
 
 import kvreshard as kvr
 from kvreshard.cli.backends import Choice, choose, pages_of
-from kvreshard.cli.vllm import BYTES, Shape
+from kvreshard.cli.vllm import BACKENDS, BYTES, Shape
 from kvreshard.formats import Pages
 
 if sys.version_info >= (3, 11):
@@ -167,6 +167,21 @@ class Side:
         """The side in a line."""
         pages = f", pages of {self.tokens()}" if "n" in self.build(0).formats[0].extents else ""
         return f"{self.format}, TP {self.tp}{pages}"
+
+
+def preset_names(incomplete: str) -> list[str]:
+    """What a shell completes a preset to."""
+    return [name for name in kvr.presets() if name.startswith(incomplete)]
+
+
+def backend_names(incomplete: str) -> list[str]:
+    """What a shell completes a backend to."""
+    return [name for name in BACKENDS if name.startswith(incomplete)]
+
+
+def names(incomplete: str) -> list[str]:
+    """What a shell completes a format to."""
+    return list(dict.fromkeys([*backend_names(incomplete), *preset_names(incomplete)]))
 
 
 def settings(text: str) -> dict[str, str]:
