@@ -55,6 +55,7 @@ def test_a_drawing_is_written(tmp_path: Path) -> None:
 def test_planes_are_explained() -> None:
     assert run("explain", "flash_attn:layout=LHBNC").startswith("8 planes; the first:\nn k[d] v[d]")
     assert answer("explain", "flash_attn:layout=LHBNC", "--tp", "2")["planes"] == 4
+    assert run("explain", SHUFFLED, "--tp", "2").startswith("rank 0 of 2 holds 4 of 8 h\n")
 
 
 @pytest.mark.parametrize(
@@ -74,6 +75,8 @@ def test_planes_are_explained() -> None:
         (("explain", "mamba2:t=3,p=64,s=16", "--total", "cx=none"), "total of cx of engine must be a whole number"),
         (("explain", "c[n r]:r=8", "--total", "cx=8"), "the axes of the notation are n, r"),
         (("explain", SHUFFLED, "--total", "cx=8"), "knows its sharded axes"),
+        (("explain", SHUFFLED, "--svg", "/nowhere/page.svg"), "/nowhere/page.svg: No such file or directory"),
+        (("plan", "--prefill", SHUFFLED, "--decode", SHUFFLED, "--html", "/"), "/: Is a directory"),
         (("matrix", "nothing"), "no backend 'nothing'"),
         (("matrix", "--prefill-page", "7"), "no backend takes pages of that size"),
         (("plan", "--prefill", SHUFFLED, "--decode", SHUFFLED, "--tokens", "0"), "at least 1 token"),

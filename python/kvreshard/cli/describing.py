@@ -10,7 +10,7 @@ from rich.text import Text
 
 import kvreshard as kvr
 from kvreshard.cli.drawing import legend, strip
-from kvreshard.cli.output import console, dump, fail, refusals, say, table
+from kvreshard.cli.output import console, dump, fail, refusals, save, say, table
 from kvreshard.cli.sides import BadSide, Side, Totals, backend_names, format_of, names, preset_names, settings
 from kvreshard.cli.vllm import BACKENDS
 
@@ -128,13 +128,16 @@ def explain(
     svg: Annotated[Path | None, typer.Option(help="Write the drawing of a page to this file.")] = None,
     as_json: Json = False,
 ) -> None:
-    """What a rank's pages are: notation, sizes, where an element lies, what another rank's share is made of."""
+    """What a rank's pages are: notation, sizes, what they hold, a drawing."""
     with refusals(as_json):
         try:
             side = Side("engine", what, heads, head_size, page, tp, dtype=dtype, totals=" ".join(total or ()))
             built = side.build(0)
         except BadSide as error:
             fail(str(error))
+        if tp > 1 and built.shards and not as_json:
+            held = (f"{side.held(0, axis)} of {side.sharded()[axis]} {axis}" for axis in built.shards)
+            say(f"rank 0 of {tp} holds {', '.join(held)}")
         if built.planes and not as_json:
             say(f"{len(built.formats)} planes; the first:")
         _show(built.formats[0], as_json, svg, planes=len(built.formats) if built.planes else None)
@@ -142,7 +145,7 @@ def explain(
 
 def _show(fmt: kvr.PageFormat, as_json: bool, svg: Path | None, planes: int | None = None) -> None:
     if svg is not None:
-        svg.write_text(fmt.to_svg(), encoding="utf-8")
+        save(svg, fmt.to_svg())
     parts = {name: component(fmt, name) for name in fmt.components}
     if as_json:
         dump(
@@ -220,7 +223,7 @@ def dump_vllm(
             fail(str(error))
         message = layout.to_bytes()
         if out is not None:
-            out.write_bytes(message)
+            save(out, message)
         if as_json:
             dump(layout_json(layout, message))
             return

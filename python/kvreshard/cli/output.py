@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
@@ -56,6 +57,14 @@ def fail(text: str, code: int = WRONG_USE) -> NoReturn:
     """Complains and exits."""
     console(stderr=True).print(Text(f"kvreshard: {text}"), soft_wrap=True)
     raise typer.Exit(code)
+
+
+def save(path: Path, data: str | bytes) -> None:
+    """Writes a file, or complains and exits."""
+    try:
+        path.write_bytes(data.encode() if isinstance(data, str) else data)
+    except OSError as error:
+        fail(f"{path}: {error.strerror}")
 
 
 def fields(error: kvr.Error) -> dict[str, Any]:

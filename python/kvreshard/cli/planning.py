@@ -15,7 +15,7 @@ from rich.text import Text
 import kvreshard as kvr
 from kvreshard.cli import matrix as tables
 from kvreshard.cli.drawing import legend, strip
-from kvreshard.cli.output import console, dump, fail, progress, refusals, say, table
+from kvreshard.cli.output import console, dump, fail, progress, refusals, save, say, table
 from kvreshard.cli.sides import BadSide, Side, Totals, backend_names, names
 from kvreshard.cli.vllm import BACKENDS
 
@@ -65,7 +65,9 @@ def plan(
     transport: Annotated[
         str, typer.Option(help="Whose constants predict costs: a transport, or a file of `calibrate --json`.")
     ] = "cma",
-    html: Annotated[Path | None, typer.Option(help="Write a page with drawings of all edges to this file.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help=f"Write a page with drawings of the edges, {MOST_DRAWN} at most, to this file.")
+    ] = None,
     svg: Annotated[Path | None, typer.Option(help="Write the drawing of the first edge to this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
@@ -100,9 +102,9 @@ def plan(
                 text = page(plans[:MOST_DRAWN], title=f"{sides[0].words()} to {sides[1].words()}")
             except ImportError as error:
                 fail(str(error))
-            html.write_text(text, encoding="utf-8")
+            save(html, text)
         if svg is not None:
-            svg.write_text(plans[0].to_svg(), encoding="utf-8")
+            save(svg, plans[0].to_svg())
         report = kvr.check(kvr.Engine(local), kvr.Engine(remote), direction=way)
         if as_json:
             dump(
@@ -275,7 +277,7 @@ def matrix(
         if out is None:
             print(text, end="" if text.endswith("\n") else "\n")
         else:
-            out.write_text(text, encoding="utf-8")
+            save(out, text)
 
 
 STYLES = {"=": "green", "+": "blue", "c": "cyan", "!": "bold red", "?": "yellow", ".": "dim"}
