@@ -140,3 +140,62 @@ fn an_engine_of_planes_is_known_from_one_rank() {
         [(0, 0), (1, 0), (1, 1), (2, 1)]
     );
 }
+
+/// A page in planes is read plane by plane: what lies between are other pages.
+#[test]
+fn planes_are_landed_without_the_pages_between() {
+    use kvreshard::layout::{Layer, Segment, Shares};
+    let joint = Rank { layers: 1, ..Rank::new("p", (0, 1), "k[h n d] v[h n d]", 4, &[N, ("d", 8)]) };
+    let mut parts = joint.build().parts().clone();
+    let slot = |component: &str| common::format(&format!("{component}[h d/4 n d%4]"), &[N, ("d", 8), ("h", 4)], "bf16");
+    let bytes = slot("k").page_bytes();
+    let plane =
+        |at: u64, component| Segment::new(0, slot(component), at * bytes * 8, 8, bytes, Shares::default()).unwrap();
+    let segments = vec![plane(0, "k"), plane(1, "v")];
+    parts.layers = vec![Layer::new("layers.0", segments, 0, [(common::name("h"), 4)]).unwrap()];
+    let planes = RankLayout::new(parts).unwrap();
+    for (rank, wanted) in [((0, 1), 2 * bytes), ((1, 2), bytes)] {
+        let local = Rank { layers: 1, ..Rank::new("d", rank, "h n k[d] v[d]", 4, &[N, ("d", 8)]) }.build();
+        let plan = Plan::new(&local, &planes, Direction::Read).unwrap();
+        let landed = plan.landed().unwrap();
+        assert_eq!(landed.landings().iter().map(|landing| landing.bytes).sum::<u64>(), wanted);
+        let pairing = Pairing::new(&plan, &request(&plan, 32, &[5, 1], &[2, 7])).unwrap();
+        let mut moved = std::collections::BTreeMap::new();
+        for chunk in pairing.landed_chunks(&landed, wanted).unwrap() {
+            let reads = pairing.landed_reads(&landed, &chunk, 1 << 40, 0).unwrap();
+            let from: std::collections::BTreeMap<u64, u64> = reads
+                .iter()
+                .flat_map(|read| (0..read.length).map(|byte| (read.local - (1 << 40) + byte, read.remote + byte)))
+                .collect();
+            for part in &chunk.parts {
+                let lane = &landed.tiles().lanes()[part.lane];
+                for (page, place) in part.pages.iter().zip(&part.places) {
+                    let base = lane.address + u64::try_from(*page).unwrap() * lane.stride;
+                    let place = part.offset + u64::try_from(*place).unwrap() * lane.unit;
+                    for tile in landed.tiles().shapes()[lane.shape].iter() {
+                        let mut points = vec![(tile.page, tile.buffer)];
+                        for step in &tile.loops {
+                            let turned =
+                                |turn| move |(page, buffer)| (page + turn * step.page, buffer + turn * step.buffer);
+                            points =
+                                (0..step.extent).flat_map(|turn| points.iter().copied().map(turned(turn))).collect();
+                        }
+                        for (page, buffer) in points {
+                            for byte in 0..tile.run {
+                                let to = base + page + byte;
+                                assert!(
+                                    moved.insert(to, from[&(place + buffer + byte)]).is_none(),
+                                    "byte written twice"
+                                );
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        let lists = plan.prepare().unwrap();
+        let exact = pairing.lists(&lists, 0).unwrap();
+        let wanted = exact.iter().flat_map(|one| (0..one.length).map(|byte| (one.local + byte, one.remote + byte)));
+        assert_eq!(moved, wanted.collect());
+    }
+}

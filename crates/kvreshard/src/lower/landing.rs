@@ -7,10 +7,19 @@
 //!                   <- span ->
 //! buffer         |KKKK..VVVV|            scattered to A and to B
 //! ```
+//!
+//! Where a page lies in planes, which other pages lie between, each plane has a stretch of its own:
+//!
+//! ```text
+//! remote planes  |KKKK|KKKK|..|VVVV|VVVV|..|
+//! buffer         |KKKK|VVVV|KKKK|VVVV|
+//! ```
+
+use std::sync::Arc;
 
 use crate::error::{Error, Result, Side};
 use crate::plan::lane::{Lane, Track};
-use crate::plan::{Copy, Plan};
+use crate::plan::{Copy, Loop, Plan};
 use crate::units::{add, index, mul, sub, wide};
 
 use super::lists::{Descriptor, address};
@@ -18,14 +27,25 @@ use super::pairing::Pairing;
 use super::rows::region;
 use super::tiles::{Tile, TileLoop, Tiles};
 
+/// A loop over planes is unrolled while it stands for no more than this many copies; beyond it one span covers them all.
+const MAX_PLANES: u64 = 4096;
+
 /// A span of every page of one remote track.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Landing {
-    /// Bytes of the span.
+    /// Bytes of the span; of all its stretches, where a page has several.
     pub bytes: u64,
     pair: usize,
     track: Track,
+    stretches: Arc<[Stretch]>,
+}
+
+/// Contiguous bytes of a remote page, and where they begin in the span.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stretch {
     start: u64,
+    bytes: u64,
+    buffer: u64,
 }
 
 /// How a plan is landed: the spans to read, and the tiles that scatter them into local pages.
@@ -92,49 +112,111 @@ impl Plan {
         if self.direction().destination() != Side::Local {
             return Err(Error::layout(None, "direction", self.direction().name(), "read: the receiver lands pages"));
         }
-        let mut landings: Vec<Landing> = Vec::new();
+        let mut tracks: Vec<(usize, Track, Vec<(u64, u64)>)> = Vec::new();
         let mut of_lane = Vec::with_capacity(self.lanes().len());
         for lane in self.lanes() {
-            let (start, end) = span(lane)?;
-            let known = landings.iter().position(|known| known.pair == lane.pair && known.track == lane.remote);
+            let known = tracks.iter().position(|(pair, track, _)| *pair == lane.pair && *track == lane.remote);
             let at = known.unwrap_or_else(|| {
-                landings.push(Landing { bytes: 0, pair: lane.pair, track: lane.remote, start });
-                landings.len().saturating_sub(1)
+                tracks.push((lane.pair, lane.remote, Vec::new()));
+                tracks.len().saturating_sub(1)
             });
             of_lane.push(at);
-            if let Some(landing) = landings.get_mut(at) {
-                let whole = end.max(add(landing.start, landing.bytes, "landed span")?);
-                landing.start = landing.start.min(start);
-                landing.bytes = sub(whole, landing.start, "landed span")?;
+            if let Some((_, _, reaches)) = tracks.get_mut(at) {
+                reach(lane, reaches)?;
             }
+        }
+        let mut landings: Vec<Landing> = Vec::with_capacity(tracks.len());
+        for (pair, track, reaches) in tracks {
+            let (found, bytes) = stretches(reaches, track.stride)?;
+            // Landings alike share their stretches, which lanes are then told apart by.
+            let known = landings.iter().find(|known| *known.stretches == *found);
+            let stretches = known.map_or_else(|| found.into(), |known| Arc::clone(&known.stretches));
+            landings.push(Landing { bytes, pair, track, stretches });
         }
         let of = |lane: &Lane| {
             let found = landings.iter().find(|known| known.pair == lane.pair && known.track == lane.remote);
             found.ok_or_else(|| Error::overflow("landing index"))
         };
-        let place = |lane: &Lane| of(lane).map(|landing| (landing.start, landing.bytes));
+        let place = |lane: &Lane| {
+            let landing = of(lane)?;
+            let like = landings.iter().position(|known| Arc::ptr_eq(&known.stretches, &landing.stretches));
+            Ok((like.map_or(0, wide), landing.bytes))
+        };
         let tiles = self.tiles(Side::Local, place, |lane| {
             let landing = of(lane)?;
-            let tiles: Result<Vec<Tile>> = lane.nests.iter().map(|copy| tile(copy, landing.start)).collect();
-            Ok((tiles?, landing.bytes))
+            let mut tiles = Vec::with_capacity(lane.nests.len());
+            for copy in lane.nests.iter() {
+                for near in near(copy, lane.remote.stride)? {
+                    tiles.push(tile(&near, &landing.stretches)?);
+                }
+            }
+            Ok((tiles, landing.bytes))
         })?;
         Ok(Landed { tiles, landings, of_lane })
     }
 }
 
-/// From the first to one past the last byte that a lane needs of a remote page.
-fn span(lane: &Lane) -> Result<(u64, u64)> {
-    let (mut start, mut end) = (u64::MAX, 0);
-    for copy in lane.copies.iter() {
-        start = start.min(copy.remote);
-        end = end.max(copy.remote_end()?);
+/// The copy, its loops over planes unrolled: steps as long as from one page to the next leave the page.
+fn near(copy: &Copy, stride: u64) -> Result<Vec<Copy>> {
+    let (far, loops): (Vec<Loop>, Vec<Loop>) = copy.loops.iter().partition(|step| step.remote >= stride);
+    let planes = far.iter().try_fold(1, |planes, step| mul(planes, step.extent, "planes of a copy"))?;
+    if planes > MAX_PLANES {
+        return Ok(vec![copy.clone()]);
     }
-    Ok((start.min(end), end))
+    let mut copies = vec![Copy { loops, ..copy.clone() }];
+    for step in far {
+        let mut all = Vec::with_capacity(copies.len());
+        for one in &copies {
+            for turn in 0..step.extent {
+                let term = "plane of a copy";
+                all.push(one.moved((mul(turn, step.local, term)?, mul(turn, step.remote, term)?), term)?);
+            }
+        }
+        copies = all;
+    }
+    Ok(copies)
 }
 
-fn tile(copy: &Copy, start: u64) -> Result<Tile> {
+/// Appends the bytes of a remote page that each copy of a lane spans.
+fn reach(lane: &Lane, reaches: &mut Vec<(u64, u64)>) -> Result<()> {
+    for copy in lane.nests.iter() {
+        for near in near(copy, lane.remote.stride)? {
+            reaches.push((near.remote, near.remote_end()?));
+        }
+    }
+    Ok(())
+}
+
+/// The stretches that cover `reaches`, and their bytes. What lies nearer than a page belongs to one; beyond that, other pages lie
+/// between.
+fn stretches(mut reaches: Vec<(u64, u64)>, stride: u64) -> Result<(Vec<Stretch>, u64)> {
+    let mut found: Vec<Stretch> = Vec::new();
+    reaches.sort_unstable();
+    for (start, end) in reaches {
+        let last_end = match found.last() {
+            Some(last) => add(last.start, last.bytes, "landed span")?,
+            None => 0,
+        };
+        match found.last_mut().filter(|_| start.saturating_sub(last_end) < stride) {
+            Some(last) => last.bytes = sub(end.max(last_end), last.start, "landed span")?,
+            None => found.push(Stretch { start, bytes: sub(end, start, "landed span")?, buffer: 0 }),
+        }
+    }
+    let mut bytes = 0;
+    for stretch in &mut found {
+        stretch.buffer = bytes;
+        bytes = add(bytes, stretch.bytes, "landed span")?;
+    }
+    Ok((found, bytes))
+}
+
+fn tile(copy: &Copy, stretches: &[Stretch]) -> Result<Tile> {
     let loops = copy.loops.iter().map(|one| TileLoop { extent: one.extent, page: one.local, buffer: one.remote });
-    let buffer = sub(copy.remote, start, "landed offset")?;
+    let before = stretches.partition_point(|stretch| stretch.start <= copy.remote);
+    let stretch = before.checked_sub(1).and_then(|at| stretches.get(at));
+    let stretch = stretch.ok_or_else(|| Error::overflow("landed offset"))?;
+    let within = sub(copy.remote, stretch.start, "landed offset")?;
+    let buffer = add(stretch.buffer, within, "landed offset")?;
     Ok(Tile { run: copy.run, page: copy.local, buffer, loops: loops.collect() })
 }
 
@@ -216,25 +298,27 @@ impl Pairing {
         let mut list: Vec<Descriptor> = Vec::new();
         for span in &chunk.spans {
             let Some(landing) = landed.landings.get(span.landing) else { continue };
-            let first = add(landing.track.address, landing.start, "landed address")?;
             let remote_device = region(self.plan.remote(), landing.track.region)?.device();
             let mut local = add(buffer, span.offset, "buffer address")?;
             let mut joins = false;
             for page in &span.pages {
-                let remote = address(first, *page, landing.track.stride)?;
-                match list.last_mut().filter(|last| joins && last.remote.checked_add(last.length) == Some(remote)) {
-                    Some(last) => last.length = add(last.length, landing.bytes, "descriptor length")?,
-                    None => list.push(Descriptor {
-                        local,
-                        remote,
-                        length: landing.bytes,
-                        local_device: device,
-                        remote_device,
-                    }),
+                for stretch in landing.stretches.iter() {
+                    let first = add(landing.track.address, stretch.start, "landed address")?;
+                    let remote = address(first, *page, landing.track.stride)?;
+                    match list.last_mut().filter(|last| joins && last.remote.checked_add(last.length) == Some(remote)) {
+                        Some(last) => last.length = add(last.length, stretch.bytes, "descriptor length")?,
+                        None => list.push(Descriptor {
+                            local,
+                            remote,
+                            length: stretch.bytes,
+                            local_device: device,
+                            remote_device,
+                        }),
+                    }
+                    // Only pages of one span lie in one region for certain.
+                    joins = true;
+                    local = add(local, stretch.bytes, "buffer address")?;
                 }
-                // Only pages of one span lie in one region for certain.
-                joins = true;
-                local = add(local, landing.bytes, "buffer address")?;
             }
         }
         Ok(list)
