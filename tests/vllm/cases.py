@@ -14,10 +14,9 @@ class Row:
         name: What is tried.
         prefill: The prefill engine.
         decode: The decode engine.
-        stock: How stock connectors fare: `right`, `wrong` (silently) or `refused`.
+        stock: How stock connectors fare: `right`, `wrong` (silently) or `refused`. Ours come out right.
         rest: Fields of the case that are not those of an engine.
         stock_push: How stock connectors fare in push mode; as in pull mode where not given.
-        push: Whether the pair makes sense in push mode.
     """
 
     name: str
@@ -26,7 +25,6 @@ class Row:
     stock: str
     rest: dict[str, Any]
     stock_push: str = ""
-    push: bool = True
 
     def case(self, connector: str, mode: str) -> dict[str, Any]:
         """The harness's case."""
@@ -48,13 +46,18 @@ def _row(
     name: str,
     tp: tuple[int, int],
     stock: str,
-    form: str = "packed",
+    form: str | tuple[str, str] = "packed",
     pages: tuple[int, int] = (16, 16),
-    layout: str = "LBHNC",
+    layout: str | tuple[str, str] = "LBHNC",
     stock_push: str = "",
     **rest: Any,
 ) -> Row:
-    sides = [{"tp": size, "format": form, "page": page, "layout": layout} for size, page in zip(tp, pages, strict=True)]
+    forms = (form, form) if isinstance(form, str) else form
+    layouts = (layout, layout) if isinstance(layout, str) else layout
+    sides = [
+        {"tp": size, "format": name, "page": page, "layout": order}
+        for size, name, page, order in zip(tp, forms, pages, layouts, strict=True)
+    ]
     return Row(f"{name}, TP {tp[0]} to {tp[1]}", sides[0], sides[1], stock, rest, stock_push)
 
 
@@ -65,9 +68,12 @@ ROWS: tuple[Row, ...] = (
         for name, form in (("ROCM_ATTN", "rocm_attn"), ("AITER shuffle", "aiter_shuffle"))
         for tp in ((1, 2), (2, 1), (2, 4), (4, 2), (1, 4))
     ),
-    _row("B12X pages", (1, 2), "wrong", "b12x", (64, 64)),
-    _row("B12X pages", (2, 1), "wrong", "b12x", (64, 64)),
-    _row("page-16 pages", (1, 2), "wrong", "page16", (128, 128), tokens=256),
+    *(_row("B12X pages", tp, "wrong", "b12x", (64, 64)) for tp in ((1, 2), (2, 1), (2, 4), (4, 2), (1, 4))),
+    *(_row("page-16 pages", tp, "wrong", "page16", (128, 128), tokens=256) for tp in ((1, 2), (2, 1))),
+    _row("packed pages into AITER shuffle", (1, 1), "wrong", ("packed", "aiter_shuffle")),
+    _row("AITER shuffle pages into packed", (1, 1), "wrong", ("aiter_shuffle", "packed")),
+    _row("packed pages into AITER shuffle", (1, 2), "wrong", ("packed", "aiter_shuffle")),
+    _row("packed pages into AITER shuffle", (2, 1), "wrong", ("packed", "aiter_shuffle")),
     _row("ROCM_ATTN pages of 16 into 32 tokens", (1, 1), "wrong", "rocm_attn", (16, 32), stock_push="refused"),
     _row("CPU_ATTN (vec) pages of 32 into 64 tokens", (1, 1), "wrong", "cpu_vec", (32, 64), stock_push="refused"),
     _row(
@@ -89,8 +95,53 @@ ROWS: tuple[Row, ...] = (
         hit=32,
     ),
     # Where stock refuses.
-    _row("packed pages at LBNHC", (1, 2), "refused", "nhd", layout="LBNHC"),
-    _row("packed pages at LHBNC", (1, 2), "refused", layout="LHBNC"),
+    *(_row("packed pages at LBNHC", tp, "refused", "nhd", layout="LBNHC") for tp in ((1, 2), (2, 1))),
+    *(_row("packed pages at LHBNC", tp, "refused", layout="LHBNC") for tp in ((1, 2), (2, 1))),
+    _row("ROCM_ATTN pages at LHBNC", (2, 1), "refused", "rocm_attn", layout="LHBNC"),
+    _row(
+        "packed pages into AITER shuffle at LHBNC",
+        (1, 1),
+        "refused",
+        ("packed", "aiter_shuffle"),
+        layout=("LBHNC", "LHBNC"),
+    ),
+    _row(
+        "AITER shuffle pages at LHBNC into packed",
+        (1, 1),
+        "refused",
+        ("aiter_shuffle", "packed"),
+        layout=("LHBNC", "LBHNC"),
+    ),
+    _row(
+        "packed pages at LHBNC into AITER shuffle",
+        (2, 1),
+        "refused",
+        ("packed", "aiter_shuffle"),
+        layout=("LHBNC", "LBHNC"),
+    ),
+    _row(
+        "AITER shuffle pages into packed at LHBNC",
+        (1, 2),
+        "refused",
+        ("aiter_shuffle", "packed"),
+        layout=("LBHNC", "LHBNC"),
+    ),
+    _row(
+        "packed pages of 16 into AITER shuffle of 32 tokens, 100 tokens",
+        (2, 1),
+        "refused",
+        ("packed", "aiter_shuffle"),
+        (16, 32),
+        tokens=100,
+    ),
+    _row(
+        "AITER shuffle pages of 32 into packed of 16 tokens, 100 tokens",
+        (1, 2),
+        "refused",
+        ("aiter_shuffle", "packed"),
+        (32, 16),
+        tokens=100,
+    ),
     _row("packed pages, 2 KV heads", (4, 2), "refused", heads=2),
     _row("packed pages, 2 KV heads", (4, 1), "refused", heads=2),
     _row("packed pages of 32 into 16 tokens", (1, 1), "refused", pages=(32, 16)),
@@ -123,37 +174,60 @@ _SHUFFLE = {"format": "aiter_shuffle"}
 
 # Pairs of our connector with another, or with other options: case, verdict, and what the refusal must say.
 MIXED: tuple[tuple[str, dict[str, Any], str, tuple[str, ...]], ...] = (
-    ("packed into shuffled pages", {"prefill": {}, "decode": _SHUFFLE}, "right", ()),
-    ("shuffled into packed pages", {"prefill": _SHUFFLE, "decode": {}}, "right", ()),
-    (
-        "packed pages of TP 2 into shuffled pages of 32 tokens",
-        {"prefill": {"tp": 2}, "decode": {**_SHUFFLE, "page": 32}, "tokens": 100},
-        "right",
-        (),
+    *(
+        (
+            f"packed into AITER shuffle pages, {mode}, in many small parts, some of them in the prefix cache",
+            {
+                "prefill": {"options": {"staging_bytes": 131072}},
+                "decode": {**_SHUFFLE, "tp": 2, "page": 32, "options": {"staging_bytes": 131072}},
+                "tokens": 400,
+                "hit": 32,
+                "rounds": 2,
+                "mode": mode[:4],
+            },
+            "right",
+            (),
+        )
+        for mode in ("pulled", "pushed")
     ),
-    (
-        "packed into shuffled pages in many small chunks, part of them in the prefix cache",
-        {
-            "prefill": {},
-            "decode": {**_SHUFFLE, "tp": 2, "page": 32, "options": {"staging_bytes": 131072}},
-            "tokens": 400,
-            "hit": 32,
-            "rounds": 2,
-        },
-        "right",
-        (),
+    *(
+        (
+            f"packed into AITER shuffle pages, {mode}, descriptor by descriptor",
+            {
+                "prefill": {"options": {"conversion": "direct"}},
+                "decode": {**_SHUFFLE, "options": {"conversion": "direct"}},
+                "mode": mode[:4],
+            },
+            "right",
+            (),
+        )
+        for mode in ("pulled", "pushed")
     ),
-    (
-        "packed into shuffled pages, conversion off",
-        {"prefill": {}, "decode": {**_SHUFFLE, "options": {"conversion": "off"}}},
-        "refused",
-        ("k[h d/8 n d%8] v[h n/8 d n%8]", "h n k[d] v[d]", "conversion is off"),
+    *(
+        (
+            f"packed pages, {mode}, rearranged though that is never cheaper",
+            {
+                "prefill": {"options": {"conversion": "staged"}},
+                "decode": {"tp": 2, "options": {"conversion": "staged"}},
+                "mode": mode[:4],
+            },
+            "right",
+            (),
+        )
+        for mode in ("pulled", "pushed")
     ),
-    (
-        "packed into shuffled pages, pushed",
-        {"prefill": {}, "decode": _SHUFFLE, "mode": "push"},
-        "refused",
-        ("k[h d/8 n d%8] v[h n/8 d n%8]", "h n k[d] v[d]", "a push cannot convert"),
+    *(
+        (
+            f"packed into AITER shuffle pages, {mode}, conversion off",
+            {
+                "prefill": {"options": {"conversion": "off"}},
+                "decode": {**_SHUFFLE, "options": {"conversion": "off"}},
+                "mode": mode[:4],
+            },
+            "refused",
+            ("k[h d/8 n d%8] v[h n/8 d n%8]", "h n k[d] v[d]", "conversion is off"),
+        )
+        for mode in ("pulled", "pushed")
     ),
     (
         "a stock prefill engine into shuffled pages",

@@ -9,6 +9,7 @@ import os
 import random
 import socket
 import tempfile
+import threading
 import uuid
 from typing import Any
 from unittest.mock import patch
@@ -244,7 +245,8 @@ class Engine:
         """Shuts down workers and side channel."""
         for connector in self.connectors:
             connector.shutdown()
-        self.scheduler.shutdown()
+        # The side channel looks once a second whether it is to end: the next case need not wait for that.
+        threading.Thread(target=self.scheduler.shutdown, daemon=True).start()
 
 
 def _layer(backend: Any, spec: Any) -> Any:

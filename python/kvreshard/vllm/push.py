@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.push_worker import NixlPushConnectorWorker
 
 import kvreshard as kvr
-from kvreshard.vllm.peers import Direction, Peer, plan_of
 from kvreshard.vllm.landing import exact
+from kvreshard.vllm.peers import Direction, Peer, plan_of
 from kvreshard.vllm.requests import Shape, build
 from kvreshard.vllm.shaping import Job, Price, Shaping
 from kvreshard.vllm.worker import Finish, PlannedWorker
@@ -124,7 +124,8 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
         built = self._paired(peer.mine, meta.local_block_ids, peer.theirs, read, wanted)
         if built is not None:
             tokens, here, there = built
-            finish.clear_bytes += self._must_clear(peer, plan, kvr.Request(tokens=tokens, local=here, remote=there))
+            pairing = plan.pair(kvr.Request(tokens=tokens, local=here, remote=there))
+            finish.clear_bytes += self._must_clear(peer, plan, pairing)
 
     @staticmethod
     def _paired(

@@ -51,9 +51,9 @@ def sample(mine: kvr.RankLayout, theirs: kvr.RankLayout, shapes: tuple[Shape, Sh
     for room, shape in zip(rooms, shapes, strict=True):
         counts = [-(-tokens // size) if size else 1 for size in shape.blocks]
         steps = [2 if 2 * count <= room.get(group, 0) else 1 for group, count in enumerate(counts)]
-        blocks.append([
-            kvr.Blocks(list(range(0, step * count, step))) for step, count in zip(steps, counts, strict=True)
-        ])
+        blocks.append(
+            [kvr.Blocks(list(range(0, step * count, step))) for step, count in zip(steps, counts, strict=True)]
+        )
     return kvr.Request(tokens=(0, tokens), local=blocks[0], remote=blocks[1])
 
 

@@ -10,6 +10,7 @@ planner's: an image is planned for like any rank. The peer need not take part.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -177,7 +178,7 @@ class Shaping:
         cuts = [start]
         while cuts[-1] < end:
             cuts.append(min(end, cuts[-1] // period * period + longest))
-        ranges = list(zip(cuts, cuts[1:], strict=False)) or [(start, end)]
+        ranges = list(itertools.pairwise(cuts)) or [(start, end)]
         last = len(ranges) - 1
         return [
             Part(self, agent, tokens, at < last, news if at == last else b"", request.local, request.remote)

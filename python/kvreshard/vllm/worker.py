@@ -172,7 +172,9 @@ class PlannedWorker(Handshakes):
             "kvreshard: engine %s rank %d: %s",
             peer.engine_id,
             rank,
-            "news only" if plan is None else f"{plan.runs_per_page} runs of {plan.bytes_per_run} bytes a page"
+            "news only"
+            if plan is None
+            else f"{plan.runs_per_page} runs of {plan.bytes_per_run} bytes a page"
             + ("" if staged is None else ", rearranged in staging memory"),
         )
         return agent
