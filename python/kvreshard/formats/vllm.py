@@ -12,7 +12,7 @@ from typing import Any
 from kvreshard import FormatError
 from kvreshard.formats.attention import cpu_attn, flash_attn, packed, rocm_attn, two_slots
 from kvreshard.formats.case import Case, Describe, Pages, Settings, Unknown
-from kvreshard.formats.latent import indexer, indexer_rows, mla
+from kvreshard.formats.latent import indexer, indexer_rows, mla, summaries
 from kvreshard.formats.quantised import flashinfer, minimax, octave, triton_attn, turboquant, ultraquant
 from kvreshard.formats.state import state
 
@@ -88,6 +88,11 @@ def opaque(case: Case) -> Unknown:
     return Unknown(f"backend {case.backend}: its pages are in a library's own order")
 
 
+def known_backends() -> frozenset[str]:
+    """The names of backends whose pages are known; what holds recurrent states is known by its spec instead."""
+    return frozenset(_BACKENDS)
+
+
 _BACKENDS: dict[str, Describe] = {
     "FLASH_ATTN": flash_attn,
     "FLASH_ATTN_DIFFKV": packed,
@@ -109,7 +114,9 @@ _BACKENDS: dict[str, Describe] = {
     "MINIMAX_M3_SPARSE": minimax,
     "MINIMAX_M3_SPARSE_INDEXER": indexer_rows,
     "STEP5_DSA": packed,
+    "STEP5_CSA_SUMMARY": summaries,
     "QWEN4_EXP_QSA_TRITON": packed,
+    "QWEN4_EXP_EXP_QSA_STATE": indexer_rows,
     "INKLING_SCONV_SWA": packed,
     **dict.fromkeys(
         (
@@ -147,6 +154,7 @@ _BACKENDS: dict[str, Describe] = {
     "DEEPSEEK_V32_INDEXER": indexer,
     "DEEPSEEK_V4_INDEXER": indexer,
     "DEEPSEEK_V41_INDEXER": indexer,
+    "DEEPSEEK_V41_SPARSE_INDEXER": indexer,
     "DEEPSEEK_V41_ROCM_MXFP4_INDEXER": opaque,
     "DEEPSEEK_V4_ROCM_MXFP4_INDEXER": opaque,
 }

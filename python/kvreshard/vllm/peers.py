@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import kvreshard as kvr
@@ -69,17 +70,17 @@ class Peer:
     layouts: dict[int, kvr.RankLayout] = field(default_factory=dict)
     links: dict[int, Link] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def edge_ranks(self) -> list[int]:
         """The peer's ranks with which bytes are exchanged, ascending."""
         return sorted({edge.remote for edge in self.route.edges_of(local=self.rank)})
 
-    @property
+    @cached_property
     def notify_ranks(self) -> list[int]:
         """The peer's ranks that only hear of finished requests, ascending."""
         return sorted({remote for local, remote in self.route.notify if local == self.rank})
 
-    @property
+    @cached_property
     def ranks(self) -> list[int]:
         """All ranks to meet: those with bytes first."""
         bytes_first = self.edge_ranks
