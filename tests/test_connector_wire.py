@@ -23,6 +23,7 @@ from kvreshard.nixl import (
     Released,
     TransferError,
     control,
+    issue,
     notices,
     wire,
 )
@@ -131,6 +132,15 @@ def test_a_layout_that_does_not_decode_is_a_typed_error(data: bytes) -> None:
     for cut in range(1, len(layout), 7):
         with pytest.raises(kvr.Error):
             wire.decode(changed(data, layout=layout[:cut]))
+
+
+def test_a_target_without_end_is_not_cleared(here: Connector, data: bytes) -> None:
+    """What no token fills of a peer's pages is cleared by writes of ours; it says how much that is."""
+    peer = here.connect(data, direction="write")
+    size = (issue.MAX_CLEARED + 1) * issue.ZEROS
+    rows = np.array([[1 << 20, size // 2, 0], [1 << 50, size // 2, 0]], np.uint64)
+    with pytest.raises(TransferError, match="pieces of 65536 bytes would have to be cleared on peer there"):
+        here._issuer._clear_remote(peer, rows, "DRAM", b"")
 
 
 def test_bad_nixl_metadata_is_a_typed_error_and_leaves_no_peer(here: Connector, data: bytes) -> None:

@@ -4,12 +4,15 @@ use std::collections::{BTreeMap, HashSet};
 
 use crate::error::{Error, Result};
 use crate::format::PageFormat;
-use crate::layout::{Layer, MemoryKind, RankLayout, RankParts, Region, Segment, Shares};
+use crate::layout::{Layer, MAX_SEGMENTS_PER_LAYER, MemoryKind, RankLayout, RankParts, Region, Segment, Shares};
 use crate::shard::{ContextParallel, Place};
 use crate::units::{Interval, add, rem, wide};
 
 /// The most ranks of one engine.
 pub(crate) const MAX_RANKS: usize = 4_096;
+
+/// The most segments of an engine that one rank and a rule describe.
+const MAX_ENGINE_SEGMENTS: u64 = 1_048_576;
 
 /// The layouts of an engine's ranks, in any order; a rank is named by its index here.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,17 +58,30 @@ impl Engine {
     /// addresses: enough to route, not to plan.
     ///
     /// # Errors
-    /// As [`RankLayout::new`], when the format does not allow another rank's share.
+    /// As [`RankLayout::new`], when the format does not allow another rank's share; [`Error::Limit`] when the ranks would be too many,
+    /// or hold too many segments in all: what `rank` says of the others may be a peer's.
     pub fn uniform(rank: &RankLayout) -> Result<Self> {
         let position = rank.position();
+        let size = position.tp.size();
+        if size > wide(MAX_RANKS) {
+            return Err(Error::limit("ranks of an engine", size, wide(MAX_RANKS)));
+        }
+        let segments: usize = rank.layers().iter().map(|layer| layer.segments().len()).sum();
+        if wide(segments).saturating_mul(size) > MAX_ENGINE_SEGMENTS {
+            return Err(Error::limit(
+                "segments of an engine",
+                wide(segments).saturating_mul(size),
+                MAX_ENGINE_SEGMENTS,
+            ));
+        }
         let mut ranks = Vec::new();
-        for other in 0..position.tp.size() {
+        for other in 0..size {
             if other == position.tp.rank() {
                 ranks.push(rank.clone());
                 continue;
             }
             let mut parts = RankParts { layers: Vec::new(), regions: Vec::new(), ..rank.parts().clone() };
-            parts.position.tp = Place::new(other, position.tp.size())?;
+            parts.position.tp = Place::new(other, size)?;
             let context = position.cp.place().size();
             let turn = add(position.cp.place().rank(), context, "cp rank")?;
             let moved = add(other, turn.saturating_sub(rem(position.tp.rank(), context, "cp rank")?), "cp rank")?;
@@ -100,12 +116,16 @@ fn alike(layer: &Layer, parts: &mut RankParts) -> Result<Layer> {
                 extents.insert(axis.to_string(), share.len());
                 shares.iter_mut().for_each(|held| held.set(axis.clone(), share));
             } else if segment.shares().get(axis).is_some() {
-                let members = (share.start()..share.end()).filter_map(|at| Interval::new(at, at.checked_add(1)?));
-                shares = members.map(|member| Shares::new([(axis.clone(), member)])).collect();
+                shares.clear();
                 if planes.contains(&segment.format()) {
-                    shares.clear();
+                    continue;
                 }
                 planes.push(segment.format());
+                if share.len() > wide(MAX_SEGMENTS_PER_LAYER) {
+                    return Err(Error::limit("segments of one layer", share.len(), wide(MAX_SEGMENTS_PER_LAYER)));
+                }
+                let members = (share.start()..share.end()).filter_map(|at| Interval::new(at, at.checked_add(1)?));
+                shares.extend(members.map(|member| Shares::new([(axis.clone(), member)])));
             }
         }
         let format = segment.format().with_extents(&extents)?;

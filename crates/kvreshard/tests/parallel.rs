@@ -234,3 +234,57 @@ fn an_interval_between_the_turns_of_a_rank_is_empty() {
     assert!(pairing.fits_rows());
     assert_eq!((pairing.id_count(&lists[0]).unwrap(), pairing.lists(&lists, 0).unwrap().len()), (0, 0));
 }
+
+/// A rank's layout may be a peer's: what it says of the others is not made before it is bounded.
+#[test]
+fn an_engine_that_a_peer_makes_too_large_is_refused_at_once() {
+    for size in [4_097, 1 << 40, u64::MAX] {
+        let rank = Rank::new("e", (0, size), "h n k[d]", 2, &[("n", 2), ("d", 2)]).build();
+        let error = Engine::uniform(&rank).unwrap_err();
+        assert_eq!(error, Error::Limit { what: "ranks of an engine".to_owned(), found: size, limit: 4_096 });
+    }
+    let many = Rank { layers: 300, ..Rank::new("e", (0, 4_096), "h n k[d]", 2, &[("n", 2), ("d", 2)]) }.build();
+    assert!(matches!(Engine::uniform(&many).unwrap_err(), Error::Limit { found: 1_228_800, limit: 1_048_576, .. }));
+
+    // One plane of heads without end: the other rank would have the rest.
+    let page = format("n k[d]", &[("n", 2), ("d", 2)], "bf16");
+    let shares = Shares::new([(name("h"), Interval::new(0, 1).unwrap())]);
+    let segment = Segment::new(0, page.clone(), 0, 1, page.page_bytes(), shares).unwrap();
+    let layer = Layer::new("layers.0", vec![segment], 0, [(name("h"), u64::MAX)]).unwrap();
+    let rank = RankLayout::new(RankParts {
+        engine: "e".to_owned(),
+        generation: 0,
+        position: common::position((0, 2)),
+        regions: vec![Region::new(1 << 20, page.page_bytes(), 0, MemoryKind::Dram).unwrap()],
+        groups: vec![Group::PLAIN],
+        layers: vec![layer],
+    })
+    .unwrap();
+    let error = Engine::uniform(&rank).unwrap_err();
+    assert!(matches!(error, Error::Limit { limit: 4_096, .. }), "{error}");
+}
+
+/// The target of a push says how many pages its blocks have, and all that no token fills would be cleared.
+#[test]
+fn a_block_without_end_is_not_cleared() {
+    let page = format("n k[d]", &[("n", 2), ("d", 2)], "bf16");
+    let rank = |pages_per_block: u64, pages: u64| {
+        let stride = page.page_bytes();
+        let segment = Segment::new(0, page.clone(), 0, pages, stride, Shares::default()).unwrap();
+        RankLayout::new(RankParts {
+            engine: "e".to_owned(),
+            generation: 0,
+            position: Position::ALONE,
+            regions: vec![Region::new(1 << 20, pages * stride, 0, MemoryKind::Dram).unwrap()],
+            groups: vec![Group::new(GroupKind::Tokens, pages_per_block, TokensPerState::ONE, None).unwrap()],
+            layers: vec![Layer::new("layers.0", vec![segment], 0, []).unwrap()],
+        })
+        .unwrap()
+    };
+    let plan = |pages_per_block| {
+        let plan = Plan::new(&rank(1, 4), &rank(pages_per_block, 1 << 31), Direction::Write).unwrap();
+        Pairing::new(&plan, &request((0, 2), &[1], &[0]))
+    };
+    let Err(Error::Limit { limit: 1_048_576, .. }) = plan(1 << 31) else { panic!("accepted") };
+    assert_eq!(cleared(&plan(1 << 10).unwrap()), 1023 * page.page_bytes());
+}

@@ -16,7 +16,7 @@ import kvreshard as kvr
 
 from . import clearing
 from .agent import Agent, Operation, Rows
-from .errors import NixlError
+from .errors import NixlError, TransferError
 from .events import Direction, Predicted
 from .landed import LandedLeg
 from .landing import Landing
@@ -35,6 +35,10 @@ OPERATIONS: dict[Direction, Operation] = {"read": "READ", "write": "WRITE"}
 
 ZEROS = 64 << 10
 """Bytes of the block of zeros that is written into a peer's uncovered bytes, again and again."""
+
+
+MAX_CLEARED = 1 << 16
+"""The most such writes for one request."""
 
 
 @dataclass(frozen=True)
@@ -173,6 +177,13 @@ class Issuer:
         if self._zeros is None:
             self._zeros = np.zeros(ZEROS, np.uint8)
             self._memory.register(self._zeros)
+        # The peer says how long its pages are, and a page may be said to be longer than any memory.
+        count = int((bare[:, 1] // np.uint64(ZEROS) + np.uint64(1)).sum())
+        if count > MAX_CLEARED:
+            raise TransferError(
+                f"{count} pieces of {ZEROS} bytes would have to be cleared on peer {peer.name}, over {MAX_CLEARED}",
+                peer=peer.name,
+            )
         pieces = [
             (address + start, min(ZEROS, size - start), device)
             for address, size, device in bare.tolist()

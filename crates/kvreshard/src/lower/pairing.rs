@@ -18,6 +18,9 @@ use crate::units::{Interval, add, div, div_ceil, mul, rem, sub, wide};
 
 use super::order::{ascends, repeated, sort};
 
+/// The most pages, or pieces of pages, that one request leaves to be cleared.
+const MAX_BARE: usize = 1 << 20;
+
 /// Page ids of one cell, on both sides, in ascending order of the local ids.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CellPages {
@@ -253,8 +256,18 @@ impl Pairing {
             let at = if writes == Side::Local { span.local } else { span.remote };
             let states = Interval::new(at, add(at, span.len, "state in a page")?);
             let states = states.ok_or_else(|| Error::overflow("state in a page"))?;
-            self.bare.push(Bare { pair, page, states });
+            self.lay(Bare { pair, page, states })?;
         }
+        Ok(())
+    }
+
+    /// The destination may be a peer, which says how many pages a block has.
+    fn lay(&mut self, bare: Bare) -> Result<()> {
+        if self.bare.len() >= MAX_BARE {
+            let found = wide(self.bare.len()).saturating_add(1);
+            return Err(Error::limit("pages of a request that nothing fills", found, wide(MAX_BARE)));
+        }
+        self.bare.push(bare);
         Ok(())
     }
 
@@ -270,7 +283,7 @@ impl Pairing {
         while number < listed {
             if let Some(page) = to.page(number, true)? {
                 let states = Interval::new(within, paging.states).ok_or_else(|| Error::overflow(term))?;
-                self.bare.push(Bare { pair, page, states });
+                self.lay(Bare { pair, page, states })?;
             }
             number = add(number, 1, "listed pages")?;
             within = 0;

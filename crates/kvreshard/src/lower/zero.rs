@@ -14,11 +14,11 @@ use crate::plan::copy::{MAX_EXACT_RUNS, Run, bounded, join, merge};
 use crate::plan::lane::Track;
 use crate::plan::matching::match_layers;
 use crate::plan::work::Work;
-use crate::units::{Interval, add};
+use crate::units::{Interval, add, wide};
 
 use super::lists::address;
 use super::pairing::Pairing;
-use super::rows::{Row, region};
+use super::rows::{MAX_ROWS, Row, region};
 
 /// A segment of the destination's layer, and runs of a page of it.
 type SegmentRuns = (usize, Vec<Run>);
@@ -27,7 +27,8 @@ impl Pairing {
     /// The bytes to clear in destination memory of kind `memory`, as rows of one descriptor each, coalesced.
     ///
     /// # Errors
-    /// [`Error::Overflow`](crate::Error::Overflow) when an address does not fit.
+    /// [`Error::Overflow`](crate::Error::Overflow) when an address does not fit, [`Error::Limit`](crate::Error::Limit) when there are too
+    /// many.
     pub fn zero(&self, memory: MemoryKind) -> Result<Vec<Row>> {
         let side = self.plan.direction().destination();
         let layout = self.plan.side(side);
@@ -53,6 +54,7 @@ impl Pairing {
                     }
                     let track = Track::new(layout, segment)?;
                     let base = address(track.address, bare.page, track.stride)?;
+                    bounded("runs to clear", wide(runs.len().saturating_add(parts.len())), MAX_ROWS)?;
                     for run in parts {
                         let at = add(base, run.local, "address to clear")?;
                         runs.push((region.device(), Run { local: at, remote: at, len: run.len }));
@@ -80,17 +82,22 @@ impl Pairing {
         let there = self.plan.remote().layers().get(layers.remote);
         let (Some(kind), Some(here), Some(there)) = (kind, here, there) else { return Ok(Vec::new()) };
         let span = Span { local: states.start(), remote: states.start(), len: states.len() };
-        let mut found = Vec::new();
+        let mut found: BTreeMap<usize, Vec<Run>> = BTreeMap::new();
         for one in match_layers(here, there, layers.take.as_deref())? {
             let (local, remote) = one.segments();
-            let mut runs = Vec::new();
+            let runs = found.entry(if side == Side::Local { local } else { remote }).or_default();
             let mut work = Work::default();
             for copy in merge(one.bytes_of(side, kind, &[span], &mut work)?, &mut work)? {
                 bounded("runs to clear in one page", copy.runs()?, MAX_EXACT_RUNS)?;
-                copy.expand(&mut runs)?;
+                copy.expand(runs)?;
             }
-            found.push((if side == Side::Local { local } else { remote }, runs));
         }
-        Ok(found)
+        // Components lie between one another: together they are a few runs, and most pages are bare from end to end.
+        let joined = |(segment, mut runs): (usize, Vec<Run>)| {
+            runs.sort_unstable();
+            runs.dedup();
+            Ok((segment, join(runs)?))
+        };
+        found.into_iter().map(joined).collect()
     }
 }
