@@ -105,6 +105,19 @@ def test_links_lead_somewhere(page: str) -> None:
             assert (DOCS / page).parent.joinpath(target).exists(), target
 
 
+def test_every_picture_is_shown() -> None:
+    for picture in (DOCS / "img").glob("*.png"):
+        assert any(f"img/{picture.name})" in text for text in PAGE.values()), picture.name
+
+
+def test_the_changelog_has_this_version() -> None:
+    """In the form of Keep a Changelog: what is to come, then versions, the newest first."""
+    import kvreshard as kvr
+
+    headings = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert headings[:2] == ["Unreleased", kvr.__version__]
+
+
 def test_every_page_is_in_the_site() -> None:
     listed = set(re.findall(r": ([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
     assert listed == set(PAGE)
