@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ def test_a_plan_for_a_person(tmp_path: Path) -> None:
         *("--html", html, "--svg", svg),
     )
     assert "rank 1 reads from rank 0" in text
+    assert re.search(r"local 0x\w+ \+ 0  <->  remote 0x\w+ \+ 0  4096 bytes x 2 \(step 4096 and 8192\)", text)
     assert ". not moved" in text
     assert html.read_text().count("<section") == 2
     assert svg.read_text().startswith("<svg")

@@ -21,6 +21,8 @@ from kvreshard.cli.vllm import BACKENDS
 
 MOST_DRAWN = 32
 """Edges of one page of HTML."""
+MOST_SAID = 6
+"""Nests of runs that are printed."""
 
 
 class Direction(str, enum.Enum):
@@ -163,6 +165,7 @@ def _facts(one: kvr.Plan, request: kvr.Request, transport: str | kvr.Transport) 
         "rows": one.row_count,
         "posted": one.posted(request),
         "digest": one.digest,
+        "explained": one.explain(),
         "costs": [
             {"strategy": cost.strategy, "posted": cost.posted, "bytes": cost.bytes, "ns": cost.ns} for cost in costs
         ],
@@ -212,6 +215,9 @@ def _print(
     say(f"Of a request of {tokens:,} tokens, its blocks in random places, all layers. Advice: {report.advice}.", "")
     if report.findings:
         say(str(report), "")
+    runs = [line.strip() for line in plans[0].explain().splitlines() if "<->" in line]
+    say("The runs of the first of these, at made-up addresses:", *(f"  {line}" for line in runs[:MOST_SAID]))
+    say("  and so on, layer by layer" if len(runs) > MOST_SAID else "", "")
     try:
         picture = plans[0].picture()
     except kvr.LimitExceeded as error:
