@@ -200,8 +200,15 @@ class Packing:
     def refused(self, peer: Peer, refusal: Refused) -> None:
         """A peer does not take part: in anything, or in one parcel."""
         if not refusal.name:
-            if self._running is not None:
-                self._running[1].refuse(peer.name, refusal.text)
+            if self._running is None:
+                return
+            carrier, sessions = self._running
+            for parcel in self._parcels.values():
+                if parcel.peer is peer and parcel.ours and not parcel.began:
+                    text = f"request {parcel.id}: no packed transfers with peer {peer.name}: {refusal.text}"
+                    parcel.error = parcel.error or TransferError(text, peer=peer.name, request=parcel.id)
+            sessions.refuse(peer.name, refusal.text)
+            carrier.run()
             return
         for parcel in list(self._parcels.values()):
             if parcel.peer is peer and parcel.name == refusal.name and parcel.ours and not parcel.began:

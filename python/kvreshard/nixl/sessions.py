@@ -131,7 +131,11 @@ class Sessions:
     def refuse(self, name: str, text: str) -> None:
         """The peer does not admit this rank; whatever waits for it now has failed."""
         session = self.of(name)
-        if not session.up:
+        if session.up:
+            # Begun on this side only: of two that know each other's epochs, the one that hears of it last refuses.
+            self.end(name)
+            session.denied = time.monotonic()
+        else:
             session.refused = text
 
     def forgive(self, name: str) -> None:
