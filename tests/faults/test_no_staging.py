@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.connector_rank import Spec, publish
+from tests.connector_rank import Spec, publish, running
 from tests.faults.harness import Staged, staging
 
 pytest.importorskip("nixl")
 
-from kvreshard.nixl import Connector, DeadlinePassed, RegistrationError
+from kvreshard.nixl import Connector, DeadlinePassed, PeerLost, RegistrationError
 from kvreshard.nixl.agent import Agent
 
 PETABYTE = 1 << 50
@@ -72,3 +73,26 @@ def test_that_is_free(stage: Staged) -> None:
     scene.wait(("Finished", "stuck"))
     scene.here.read(other, scene.request(4, first=0), id="now", strategy="landed")
     scene.wait(("Finished", "now"))
+
+
+def test_for_one_more_peer(stage: Staged) -> None:
+    """The receiver's only slot is another writer's. It says so, when this side takes the session for begun already."""
+    scene = stage.scene(strategy="packed", victim_options=staging(Spec(""), 3))
+    peer = scene.connect(direction="write")
+    with running(replace(scene.victim.spec, name="other", options=staging(Spec("")))) as (other,):
+        data = scene.victim.call("metadata", during=scene)
+        other.call("connect", data, {"direction": "write"}, during=scene)
+        other.call("write", "victim", scene.plain(8), "first", {"strategy": "packed"}, during=scene)
+        while ("Finished", "first") not in other.call("events", during=scene):
+            scene.poll()
+        with scene.fault():
+            scene.here.write(peer, scene.request(8), id="w", strategy="packed", deadline=60.0)
+        scene.wait(("Failed", "w"))
+        failed = scene.failed("w")
+        assert not isinstance(failed.reason, (DeadlinePassed, PeerLost))
+        assert "admitted" in str(failed.reason)
+        assert (failed.pages, peer.connected) == ("free", True)
+        scene.others_go_on()
+        # By choice another way is taken for a while.
+        scene.here.write(peer, scene.request(1), id="auto")
+        scene.wait(("Finished", "auto"))
