@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
 
 import kvreshard as kvr
 
@@ -34,6 +35,7 @@ class Flights:
         self._leases = leases
         self._transfers: dict[str, Transfer] = {}
         self._lost: list[Peer] = []
+        self._held: tuple[str, ...] = ()
         self.events: list[Event] = []
         self.closed: list[Peer] = []
         """Lost peers with which nothing is under way any more."""
@@ -146,23 +148,27 @@ class Flights:
         self._forget_over()
 
     def drain(self, progress: Callable[[], None], timeout: float, pause: float) -> tuple[str, ...]:
-        """Waits until nothing is moving, `timeout` seconds at most; returns what still is."""
+        """Waits until nothing is moving, `timeout` seconds at most; returns what has not come to its end."""
         ends = time.monotonic() + timeout
+        # What has ended is said to have, whether there is time to wait or not.
+        progress()
         while (self.moving or self._busy_with(None)) and time.monotonic() < ends:
             progress()
             time.sleep(pause)
-        return self.moving
+        return self.ids
 
     def abandon(self) -> list[tuple[Peer, Stage]]:
-        """Gives up everything, as failed and held; returns the handles still in flight."""
+        """Gives up everything, as failed, and held where it moves; returns the handles still in flight."""
         left = []
+        self._held = self.moving
         for transfer in self._transfers.values():
             if not transfer.failed and not transfer.over:
                 peers = tuple(leg.peer.name for leg in transfer.legs if leg.moving)
                 reason = TransferError(
                     f"request {transfer.id}: the connector closed before it ended", request=transfer.id
                 )
-                self.events.append(Failed(transfer.id, transfer.direction, reason, "held", peers))
+                pages: Literal["held", "free"] = "held" if transfer.moving else "free"
+                self.events.append(Failed(transfer.id, transfer.direction, reason, pages, peers))
                 transfer.failed = True
             for leg in transfer.legs:
                 if leg.moving:
@@ -173,8 +179,8 @@ class Flights:
 
     def end(self) -> None:
         """After `abandon`, when the agent is gone and nothing can land any more: the pages are free."""
-        for transfer in self._transfers.values():
-            self.events.append(Freed(transfer.id, transfer.direction))
+        for id in self._held:
+            self.events.append(Freed(id, self._transfers[id].direction))
         self._transfers.clear()
 
     def _advance(self, transfers: Iterable[Transfer], now: float) -> None:

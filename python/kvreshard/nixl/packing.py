@@ -82,7 +82,7 @@ class Packing:
         if not areas:
             return
         if self._running is None:
-            carrier = Carrier(self._agent, areas, self._lost)
+            carrier = Carrier(self._agent, areas, self._cut_off)
             carrier.desk = self
             self._running = carrier, Sessions(carrier, self._flow, self._say)
         self._running[0].areas = areas
@@ -294,6 +294,14 @@ class Packing:
         return self._running[0].abandon()
 
     # For the carrier
+
+    def _cut_off(self, peer: Peer, error: NixlError) -> None:
+        """The connection to a peer is gone, which is why its parcels fail and not that a transfer did."""
+        for parcel in self._parcels.values():
+            if parcel.peer is peer and parcel.state == "open" and parcel.error is None:
+                text = f"request {parcel.id}: peer {peer.name} was lost"
+                parcel.error = PeerLost(text, peer=peer.name, request=parcel.id, code=error.code)
+        self._lost(peer, error)
 
     def peer(self, number: int) -> Peer | None:
         """The connected peer of that number."""
