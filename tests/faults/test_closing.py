@@ -11,7 +11,7 @@ from tests.faults.harness import Staged, Strategy, staging
 
 pytest.importorskip("nixl")
 
-from kvreshard.nixl import Closed, Connector, Failed, Freed, PeerDown, PeerLost
+from kvreshard.nixl import Closed, Connector, Failed, Finished, Freed, PeerDown, PeerLost
 
 CASES = [("read", "direct"), ("write", "direct"), ("read", "landed"), ("read", "packed"), ("write", "packed")]
 
@@ -49,6 +49,23 @@ def test_of_this_side(stage: Staged, direction: str, strategy: Strategy) -> None
         scene.next_is_right(
             scene.connect(direction="read" if direction == "read" else "write"), strategy, direction=direction
         )
+
+
+def test_of_this_side_with_nothing_moving(stage: Staged) -> None:
+    """What had ended is finished, though nobody has polled since. A fenced read without its answer is named."""
+    scene = stage.scene()
+    peer = scene.connect()
+    # Once it has been in contact, NIXL copies inside the call.
+    scene.next_is_right(peer)
+    scene.here.read(peer, scene.request(8), id="done")
+    scene.here.read(peer, scene.request(8, first=8), id="not confirmed", fence=True)
+    with scene.fault():
+        assert scene.here.close(timeout=0.0) == ("not confirmed",)
+    scene.settle()
+    assert [type(event) for event in scene.of("done")] == [Finished]
+    assert [type(event) for event in scene.of("not confirmed")] == [Failed]
+    assert scene.failed("not confirmed").pages == "free"
+    scene.check_read(8, scene.theirs())
 
 
 @pytest.mark.parametrize(("direction", "strategy"), CASES)

@@ -159,8 +159,10 @@ def test_in_the_middle_of_a_read_in_chunks(stage: Staged, strategy: Strategy) ->
     scene.recover(strategy)
 
 
-def test_in_the_middle_of_a_packed_read_that_this_side_pulls(stage: Staged) -> None:
-    scene = stage.scene(strategy="packed", flow="pull")
+@pytest.mark.parametrize("tcp", [False, True], ids=["shared memory", "tcp"])
+def test_in_the_middle_of_a_packed_read_that_this_side_pulls(stage: Staged, tcp: bool) -> None:
+    """Over TCP with reads of its slots under way, which fail with it."""
+    scene = stage.scene(strategy="packed", flow="pull", tcp=tcp)
     peer = scene.connect()
     scene.here.read(peer, scene.request(48), id="r", strategy="packed")
     await_first_bytes(scene)
