@@ -60,7 +60,7 @@ def test_of_this_side_with_nothing_moving(stage: Staged) -> None:
     scene.here.read(peer, scene.request(8), id="done")
     scene.here.read(peer, scene.request(8, first=8), id="not confirmed", fence=True)
     with scene.fault():
-        assert scene.here.close(timeout=0.0) == ("not confirmed",)
+        assert scene.here.close() == ("not confirmed",)
     scene.settle()
     assert [type(event) for event in scene.of("done")] == [Finished]
     assert [type(event) for event in scene.of("not confirmed")] == [Failed]
