@@ -35,7 +35,7 @@ def _backwards(pipe: Any) -> None:
     def turned(memory: Memory, tokens: tuple[int, int], *, backwards: bool = False) -> int:
         return write(memory, tokens, backwards=memory.which == "prefill")
 
-    Memory.write = turned  # type: ignore[method-assign]
+    setattr(Memory, "write", turned)  # noqa: B010
     _serve(pipe)
 
 

@@ -24,7 +24,7 @@ def test_that_is_registered_but_not_there(stage: Staged) -> None:
     # Waits for a promise that does not come: still under way when the list is posted.
     scene.here.read(peer, scene.request(8), id="r", fence=True)
     scene.settle()
-    assert scene.here.in_flight == ("r",)
+    assert list(scene.here.in_flight) == ["r"]
     before = [array.copy() for array in scene.mine]
     agent = scene.here._agent
     ours = np.array([[scene.mine[0].ctypes.data, 4096, 0]], np.uint64)
@@ -38,7 +38,7 @@ def test_that_is_registered_but_not_there(stage: Staged) -> None:
     failed = scene.failed("r")
     assert isinstance(failed.reason, PeerLost)
     assert failed.pages == "free"
-    assert scene.here.in_flight == ()
+    assert list(scene.here.in_flight) == []
     assert all((now == then).all() for now, then in zip(scene.mine, before, strict=True))
     scene.others_go_on()
     # The process lives: the same metadata connects it anew.
@@ -71,7 +71,7 @@ def test_that_no_registration_covers(stage: Staged, strategy: Strategy) -> None:
             assert isinstance(scene.failed("r").reason, NotRegistered)
             assert scene.failed("r").pages == "free"
     scene.settle()
-    assert scene.here.in_flight == ()
+    assert list(scene.here.in_flight) == []
     assert scene.changed() == 0
     assert peer.connected
     assert scene.here._landing.free == 4

@@ -40,7 +40,7 @@ def lost(scene: Scene, *requests: str) -> None:
         assert isinstance(failed.reason, PeerLost)
         assert failed.peers == ("victim",)
         assert [type(event) for event in scene.of(id)] == [Failed] + [Freed] * (failed.pages == "held")
-    assert scene.here.in_flight == ()
+    assert list(scene.here.in_flight) == []
 
 
 def test_before_it_was_ever_connected(stage: Staged) -> None:
@@ -53,7 +53,7 @@ def test_before_it_was_ever_connected(stage: Staged) -> None:
             scene.here.connect(data)
     scene.others_go_on()
     assert scene.events == scene.of(scene.events[0].id), "nothing but the other's request"
-    assert scene.here.in_flight == ()
+    assert list(scene.here.in_flight) == []
     scene.recover()
 
 

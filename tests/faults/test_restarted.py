@@ -136,7 +136,7 @@ def test_metadata_of_registrations_that_are_gone(stage: Staged, strategy: Strate
         assert isinstance(scene.failed("r").reason, PeerLost)
         assert scene.failed("r").pages == "free"
     scene.settle()
-    assert scene.here.in_flight == ()
+    assert list(scene.here.in_flight) == []
     scene.others_go_on()
     assert [found for found in scene.victim.call("events", during=scene) if found[1] == "r"] == []
     peer = scene.here.connect(data)

@@ -99,7 +99,7 @@ _COUNTS = {
 def count(connector: Connector) -> Counted:
     """Keeps account of a connector's agent from now on."""
     counted = Counted(connector._agent._nixl)
-    connector._agent._nixl = counted  # type: ignore[assignment]
+    connector._agent._nixl = counted
     return counted
 
 
