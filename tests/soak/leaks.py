@@ -20,11 +20,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
 from kvreshard.nixl import Connector
+from kvreshard.nixl.agent import NixlAgent
 from tests.connector_rank import Rank, Spec, publish, request, running
 
 PAGES = 16
@@ -99,7 +100,7 @@ _COUNTS = {
 def count(connector: Connector) -> Counted:
     """Keeps account of a connector's agent from now on."""
     counted = Counted(connector._agent._nixl)
-    connector._agent._nixl = counted
+    connector._agent._nixl = cast(NixlAgent, counted)
     return counted
 
 
