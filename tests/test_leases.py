@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from tests.connector_rank import Spec, await_events, publish, request, running, wait
 
@@ -274,4 +275,7 @@ def test_messages_survive_the_wire_and_damage_does_not(message: Any) -> None:
             flipped = bytearray(sent)
             flipped[position] ^= 1 << bit
             decode(bytes(flipped))
+    if getattr(message, "generation", 1) == 0:
+        # One that names no registration is as it was before there were any to name.
+        assert len(encode(replace(message, generation=1))) > len(sent)
     assert decode(encode(Done("r", 1, 3, 2)).replace(b"\x02", b"\x00")) is None, "0 senders"

@@ -175,6 +175,9 @@ _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 def encode(message: Message) -> bytes:
     """The bytes of a control message."""
+    if isinstance(message, (Ask, Done, Join, Parcel)) and message.generation == 0:
+        # As it was before there were registrations to name.
+        return PREFIX + _encoder.encode([message.__struct_config__.tag, *msgspec.structs.astuple(message)[:-1]])
     return PREFIX + _encoder.encode(message)
 
 
