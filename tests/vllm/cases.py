@@ -284,11 +284,25 @@ MIXED: tuple[tuple[str, dict[str, Any], str, tuple[str, ...]], ...] = (
         "right",
         (),
     ),
-    (
-        "a prefill engine that slept and woke between two requests",
-        {"prefill": {"format": "rocm_attn"}, "decode": {"format": "rocm_attn", "tp": 2}, "rounds": 2, "sleep": True},
-        "right",
-        (),
+    *(
+        (
+            f"{what}, {mode}, a {side} engine that sleeps and wakes between two requests",
+            {
+                "prefill": {"format": forms[0]},
+                "decode": {"format": forms[1], "tp": 2},
+                "rounds": 2,
+                "sleep": side,
+                "mode": mode[:4],
+            },
+            "right",
+            (),
+        )
+        for what, forms in (
+            ("ROCM_ATTN pages", ("rocm_attn", "rocm_attn")),
+            ("packed into AITER shuffle pages", ("packed", "aiter_shuffle")),
+        )
+        for mode in ("pulled", "pushed")
+        for side in ("prefill", "decode")
     ),
     (
         "an instruction set whose packing is not known",

@@ -127,7 +127,7 @@ def _transfer(case: Case, prefill: Engine, decode: Engine, result: dict[str, Any
     wrong: list[str] = []
     for turn in range(case.rounds):
         if case.sleep and turn:
-            prefill.sleep_and_wake()
+            {"prefill": prefill, "decode": decode}[case.sleep].sleep_and_wake()
         count = -(-case.tokens // prefill.side.page)
         here = sources[turn * count : (turn + 1) * count]
         hit = case.hit // decode.side.page

@@ -26,7 +26,7 @@ class Case:
     """A transfer to try.
 
     `tokens` are prefilled; of these, `hit` are in the decoder's prefix cache already. `rounds` requests follow one
-    another, the first with the handshake; with `sleep`, the prefill engine registers its memory anew between them; with
+    another, the first with the handshake; `sleep` names the engine that registers its memory anew between them; with
     `timed`, only the last one's pages are written and checked.
     """
 
@@ -40,7 +40,7 @@ class Case:
     tokens: int = 64
     hit: int = 0
     rounds: int = 1
-    sleep: bool = False
+    sleep: str = ""
     timed: bool = False
     blocks: int = 0
     enforce_hash: bool = True

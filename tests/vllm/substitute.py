@@ -5,6 +5,9 @@ tests changes: the classes are exchanged in the modules that the tests import th
 
 Peers in these tests are made by hand and carry no tag, and their backend is CPU_ATTN, whose pages are not standard: the
 option that serves such peers as vLLM does is switched on.
+
+Some tests patch the class behind NixlPushConnectorWorker by its place in the order of bases. Ours has classes of its
+own in between, which the substitute does not show: what is patched is the class that these tests mean.
 """
 
 from __future__ import annotations
@@ -20,8 +23,22 @@ import vllm.distributed.kv_transfer.kv_connector.v1.nixl.worker  # noqa: F401  (
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 
 import kvreshard.vllm
+import kvreshard.vllm.connector
 from kvreshard.vllm.pull import PlannedPullWorker
 from kvreshard.vllm.push import PlannedPushWorker
+
+
+class _StockOrder(type):
+    """Shows a class's bases as if it stood in the place of vLLM's push worker."""
+
+    @property
+    def __mro__(cls) -> tuple[type, ...]:
+        (stock,) = (kind for kind in PlannedPushWorker.__mro__ if kind.__name__ == "NixlPushConnectorWorker")
+        return (cls, *stock.__mro__[1:])
+
+
+class _PushWorker(PlannedPushWorker, metaclass=_StockOrder):
+    """Ours, shown in the place of vLLM's."""
 
 
 def _exchange() -> None:
@@ -30,7 +47,7 @@ def _exchange() -> None:
         "NixlPullConnector": kvreshard.vllm.NixlPullConnector,
         "NixlPushConnector": kvreshard.vllm.NixlPushConnector,
         "NixlPullConnectorWorker": PlannedPullWorker,
-        "NixlPushConnectorWorker": PlannedPushWorker,
+        "NixlPushConnectorWorker": _PushWorker,
         "NixlConnectorWorker": PlannedPullWorker,
     }
     stock = {name: value for name, value in vars(package).items() if name in ours}
@@ -41,6 +58,7 @@ def _exchange() -> None:
     for name in ("NixlConnector", "NixlPullConnector", "NixlPushConnector"):
         if name in KVConnectorFactory._registry:
             KVConnectorFactory._registry[name] = lambda found=ours[name]: found
+    kvreshard.vllm.connector.PlannedPushWorker = _PushWorker  # type: ignore[misc]
     assert stock, "vLLM's package no longer names its connectors"
 
 

@@ -61,6 +61,15 @@ def test_what_no_transfer_fills_is_clear(started: Runs, mode: str) -> None:
     assert started.result(f"ours-{mode}", index)["tail"] == [0]
 
 
+def test_waking_is_met_anew(started: Runs) -> None:
+    """After a sleep of either side what was prepared is void: every rank that plans meets its peer a second time."""
+    slept = [(at, case) for at, (_, case, _, _) in enumerate(MIXED) if case.get("sleep")]
+    assert len(slept) == 8
+    for at, case in slept:
+        planning = case["prefill" if case["mode"] == "push" else "decode"]
+        assert len(started.result("mixed", at)["contact"]) == 2 * planning.get("tp", 1), MIXED[at][0]
+
+
 @pytest.mark.parametrize("index", range(len(MIXED)), ids=[name for name, _, _, _ in MIXED])
 def test_mixed(started: Runs, index: int) -> None:
     """Our connector with stock peers, with pages of another interior, and with other options."""
