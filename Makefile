@@ -175,11 +175,14 @@ $(TEST)/installed: requirements/build.txt requirements/test.txt requirements/tor
 	$(TEST)/bin/python -m pip install $(PIP_FLAGS) -r requirements/torch.txt
 	@touch $@
 
-# Pure Python: nothing of the connectors needs vLLM's kernels.
+# Pure Python: nothing of the connectors needs vLLM's kernels. Its own tests come from the same archive.
+VLLM := 0.33.0
 $(TEST)/with-vllm: requirements/vllm.txt | $(TEST)/installed
 	$(TEST)/bin/python -m pip install $(PIP_FLAGS) --no-deps -r requirements/vllm.txt
-	VLLM_TARGET_DEVICE=empty VLLM_VERSION_OVERRIDE=0.33.0 $(TEST)/bin/python -m pip install $(PIP_FLAGS) \
-	  --no-deps --no-build-isolation --no-binary vllm vllm==0.33.0
+	VLLM_TARGET_DEVICE=empty VLLM_VERSION_OVERRIDE=$(VLLM) $(TEST)/bin/python -m pip download $(PIP_FLAGS) \
+	  --no-deps --no-build-isolation --no-binary vllm --dest $(TEST)/upstream vllm==$(VLLM)
+	VLLM_TARGET_DEVICE=empty VLLM_VERSION_OVERRIDE=$(VLLM) $(TEST)/bin/python -m pip install $(PIP_FLAGS) \
+	  --no-deps --no-build-isolation $(TEST)/upstream/vllm-$(VLLM).tar.gz
 	@touch $@
 
 $(DOCS)/installed: requirements/build.txt requirements/docs.txt | tools-present

@@ -304,13 +304,17 @@ MIXED: tuple[tuple[str, dict[str, Any], str, tuple[str, ...]], ...] = (
         for mode in ("pulled", "pushed")
         for side in ("prefill", "decode")
     ),
-    (
-        "an instruction set whose packing is not known",
-        {
-            "prefill": {"format": "cpu_vec", "page": 32, "options": {"settings": {"cpu_isa": "neon"}}},
-            "decode": {"format": "cpu_vec", "page": 32, "options": {"settings": {"cpu_isa": "neon"}}},
-        },
-        "refused",
-        ("not known", "neon"),
+    *(
+        (
+            f"an instruction set whose packing is not known, {mode}",
+            {
+                "prefill": {"format": "cpu_vec", "page": 32, "options": {"settings": {"cpu_isa": "neon"}}},
+                "decode": {"format": "cpu_vec", "page": 32, "options": {"settings": {"cpu_isa": "neon"}}},
+                "mode": mode[:4],
+            },
+            "refused",
+            ("not known", "neon"),
+        )
+        for mode in ("pulled", "pushed")
     ),
 )

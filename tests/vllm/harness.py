@@ -53,14 +53,18 @@ class _Blocks:
 
 
 class _Errors(logging.Handler):
-    """Keeps what vLLM logs as errors: a refused handshake fails a request, and says why only there."""
+    """Keeps errors in vLLM's log, where alone a refused handshake says why; and our warnings."""
 
     def __init__(self) -> None:
-        super().__init__(logging.ERROR)
+        super().__init__(logging.WARNING)
         self.texts: list[str] = []
+        self.warnings: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info and record.exc_info[1] is not None:
+        if record.levelno < logging.ERROR:
+            if record.getMessage().startswith("kvreshard"):
+                self.warnings.append(record.getMessage())
+        elif record.exc_info and record.exc_info[1] is not None:
             problem = record.exc_info[1]
             self.texts.append(f"{type(problem).__name__}: {problem}")
         else:
@@ -72,6 +76,8 @@ def _errors() -> Iterator[_Errors]:
     handler = _Errors()
     logger = logging.getLogger("vllm")
     logger.addHandler(handler)
+    level = logger.level
+    logger.setLevel(logging.WARNING)
     quiet = [(other, other.level) for other in logger.handlers if other is not handler]
     for other, _ in quiet:
         other.setLevel(logging.CRITICAL + 1)
@@ -79,6 +85,7 @@ def _errors() -> Iterator[_Errors]:
         yield handler
     finally:
         logger.removeHandler(handler)
+        logger.setLevel(level)
         for other, level in quiet:
             other.setLevel(level)
 
@@ -107,6 +114,7 @@ def run(case: Case) -> dict[str, Any]:
                 with contextlib.suppress(Exception):
                     engine.close()
     result["errors"] += list(dict.fromkeys(errors.texts))
+    result["warnings"] = errors.warnings
     return result
 
 

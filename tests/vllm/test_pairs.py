@@ -61,6 +61,13 @@ def test_what_no_transfer_fills_is_clear(started: Runs, mode: str) -> None:
     assert started.result(f"ours-{mode}", index)["tail"] == [0]
 
 
+def test_said_once(started: Runs) -> None:
+    """What is not known is said once in a process's log, not for every layer, rank and engine."""
+    said = [text for at in range(len(MIXED)) for text in started.result("mixed", at)["warnings"]]
+    assert len([text for text in said if "interior is not known" in text]) == 1
+    assert all(said.count(text) == 1 for text in said)
+
+
 def test_waking_is_met_anew(started: Runs) -> None:
     """After a sleep of either side what was prepared is void: every rank that plans meets its peer a second time."""
     slept = [(at, case) for at, (_, case, _, _) in enumerate(MIXED) if case.get("sleep")]

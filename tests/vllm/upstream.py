@@ -1,8 +1,8 @@
 """Runs vLLM's own connector tests, from its source distribution, with our connectors in the place of vLLM's.
 
-`python -m tests.vllm.upstream FOLDER [--stock]` unpacks the tests into FOLDER, where they are not there yet, and runs
-them. What passes with stock connectors is listed by name in `stock_passing.txt`, and must pass with ours. `--stock`
-runs without exchange and prints the list anew.
+`python -m tests.vllm.upstream FOLDER [--stock]` unpacks the tests from vLLM's archive in FOLDER, to which
+`make test-vllm` downloads it, and runs them. What passes with stock connectors is listed by name in
+`stock_passing.txt`, and must pass with ours. `--stock` runs without exchange and prints the list anew.
 """
 
 from __future__ import annotations
@@ -78,23 +78,12 @@ _MODELS = {
 
 
 def unpack(folder: Path) -> Path:
-    """The tests of vLLM's source distribution, downloaded with pip where they are not in `folder` yet."""
+    """The tests of vLLM's source distribution, which lies in `folder`, unpacked where they are not yet."""
     base = folder / f"vllm-{VERSION}"
     if not (base / UNIT).is_dir():
-        folder.mkdir(parents=True, exist_ok=True)
-        subprocess.run(
-            [
-                *(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-build-isolation"),
-                *("--no-binary", "vllm", "--dest", str(folder), f"vllm=={VERSION}"),
-            ],
-            env={**os.environ, "VLLM_TARGET_DEVICE": "empty", "VLLM_VERSION_OVERRIDE": VERSION},
-            check=True,
-        )
-        archive = folder / f"vllm-{VERSION}.tar.gz"
-        with tarfile.open(archive) as packed:
+        with tarfile.open(folder / f"vllm-{VERSION}.tar.gz") as packed:
             wanted = (f"vllm-{VERSION}/tests/", f"vllm-{VERSION}/pyproject.toml")
             packed.extractall(folder, [item for item in packed if item.name.startswith(wanted)], filter="data")
-        archive.unlink()
     for name, sizes in _MODELS.items():
         (base / name).mkdir(parents=True, exist_ok=True)
         (base / name / "config.json").write_text(json.dumps({**_OPT, **sizes}))

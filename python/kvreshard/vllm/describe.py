@@ -14,7 +14,7 @@ import kvreshard as kvr
 from kvreshard.formats import Pages, Settings, Unknown, from_vllm_spec
 from kvreshard.vllm.options import Options
 
-logger = init_logger(__name__)
+logger = init_logger(f"vllm.{__name__}")  # Below vLLM's own, whose handler and level it takes.
 
 
 @dataclass

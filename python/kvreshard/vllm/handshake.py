@@ -21,7 +21,7 @@ from kvreshard.vllm.describe import Description
 from kvreshard.vllm.options import Options
 from kvreshard.vllm.peers import Direction, Peer, meet
 
-logger = init_logger(__name__)
+logger = init_logger(f"vllm.{__name__}")  # Below vLLM's own, whose handler and level it takes.
 
 
 def refusal(text: str, *, field: str, remedy: str) -> kvr.IncompatibleLayout:

@@ -27,7 +27,7 @@ from kvreshard.vllm.shaping import Price, Shaping
 from kvreshard.vllm.staging import Staging
 from kvreshard.vllm.topology import PlannedTopology
 
-logger = init_logger(__name__)
+logger = init_logger(f"vllm.{__name__}")  # Below vLLM's own, whose handler and level it takes.
 
 Staged = Landing | Shaping
 Priced = kvr.Cost | Price
