@@ -31,7 +31,7 @@ class Landing:
 
     def __init__(self, plan: kvr.Plan, caches: Iterable[torch.Tensor]) -> None:
         self.landed = plan.landed()
-        ((_, self.memory),) = plan.parts
+        self.memory = plan.remote.regions[0].memory
         self._mover: Mover = mover(self.landed.tiles, list(caches))
 
     def scatter(self, work: kvr.LandedChunk, buffer: Buffer) -> None:

@@ -104,9 +104,28 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
         if transfers is self._recving_transfers:
             for req_id in done:
                 self._finish_written(req_id)
-        elif self._jobs:
-            self._parts_written(transfers, done, failed)
+        else:
+            if self._jobs:
+                self._parts_written(transfers, done, failed)
+            for req_id in done:
+                self._tell_late(req_id, failed=req_id in failed or req_id in self._send_failures)
         return done, failed
+
+    @property
+    def _late_news(self) -> dict[str, list[tuple[str, bytes]]]:
+        """What is told when all of a request's several transfers are done; under the same lock."""
+        found: dict[str, list[tuple[str, bytes]]] = self.__dict__.setdefault("_telling", {})
+        return found
+
+    def _tell_late(self, req_id: str, *, failed: bool) -> None:
+        for agent, news in self._late_news.pop(req_id, []):
+            if failed:
+                continue
+            try:
+                self.nixl_wrapper.send_notif(agent, notif_msg=news)
+            except Exception as problem:
+                self._log_failure("notification_failed", req_id, error=problem)
+                self.xfer_stats.record_failed_notification()
 
     def _finish_written(self, req_id: str) -> None:
         wanted = self._wanted.pop(req_id, None)
@@ -166,6 +185,7 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
             super()._xfer_blocks_for_req(req_id, meta)
             return
         handles: list[int] = []
+        late: list[tuple[str, bytes]] = []
         job = Job()
         try:
             for rank in peer.edge_ranks:
@@ -180,8 +200,10 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
                 pairing = link.plan.pair(request)
                 if isinstance(link.staged, Shaping) and pairing.fits_rows:
                     job.waiting += link.staged.parts(request, link.agent, news, self.staging.buffers[0])
-                else:
-                    handles += self._start("WRITE", link, pairing, news)
+                    continue
+                handles += self._start("WRITE", link, pairing, news)
+                if len(link.plan.parts) > 1:
+                    late.append((link.agent, news))
         except Exception as problem:
             handles += problem.__dict__.get("posted", [])
             unposted = problem.__dict__.get("unposted")
@@ -194,6 +216,8 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
         # A rank that nobody needs has nothing to write and is done at once.
         with self._sending_transfers_lock:
             self._sending_transfers[req_id].extend(handles)
+            if late:
+                self._late_news[req_id] = late
             if job.waiting:
                 self._jobs[req_id] = job
         if job.waiting:

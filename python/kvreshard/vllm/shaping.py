@@ -73,7 +73,7 @@ class Image:
         )
         self.fill = kvr.plan(self.layout, mine, edge=kvr.Edge.told("read", edge.takes))
         self.write = kvr.plan(self.layout, theirs, edge=kvr.Edge.told("write", edge.takes))
-        ((_, self.remote_memory),) = self.write.parts
+        self.remote_memory = theirs.regions[0].memory
 
 
 def _shares(layer: kvr.Layer, takes: dict[str, tuple[int, int]]) -> list[tuple[kvr.PageFormat, Any]]:

@@ -186,7 +186,8 @@ class PlannedWorker(Handshakes):
             kvreshard.Error: They would have to be rearranged, and cannot or must not be.
         """
         wanted = self.options.conversion
-        if wanted == "direct" or plan.bytes == 0 or len(plan.parts) != 1:
+        kinds = [{region.memory for region in layout.regions} for layout in (mine, theirs)]
+        if wanted == "direct" or plan.bytes == 0 or any(len(kind) > 1 for kind in kinds):
             return None
         edge = peer.route.edges_of(local=peer.rank, remote=theirs.tp[0])[0]
         if wanted == "staged":
@@ -349,11 +350,11 @@ class PlannedWorker(Handshakes):
         """
         if not peer.clear and all(group.window is None for group in plan.local.groups):
             return []
-        kinds = dict.fromkeys(memory for memory, _ in plan.parts)
+        kinds = dict.fromkeys(region.memory for region in plan.local.regions)
         return [(int(row[0]), int(row[1])) for memory in kinds for row in pairing.zero(memory=memory)]
 
     def _start(self, operation: str, link: Link, pairing: kvr.Pairing, news: bytes) -> list[int]:
-        """Posts the transfers of one link; the last one, alone, carries the news.
+        """Posts the transfers of one link. The news goes with it where there is one; else it is to follow the last.
 
         Raises:
             Exception: What was not posted is released; what was posted is in the exception's `posted`.
