@@ -14,6 +14,7 @@ pytest.importorskip("nixl")
 
 from kvreshard.nixl import Connector, NotConnected, calibrate
 from kvreshard.nixl.calibrate import SIZES, Sample, fit, measure
+from kvreshard.nixl.passes import fit_passes, measure_passes
 
 
 def samples(post: float, rate: float) -> list[Sample]:
@@ -35,6 +36,48 @@ def test_no_constant_falls_below_zero() -> None:
     post, rate = fit([Sample(1000, 256, 1e-6), Sample(10, 1 << 20, 1e-3)])
     assert post == 0
     assert 1e10 < rate < 3e11
+
+
+@pytest.mark.parametrize(("rate", "piece"), [(2e9, 1.3e-9), (4e10, 0.0), (1e9, 2.5e-8)])
+def test_the_fit_of_passes_finds_the_constants_again(rate: float, piece: float) -> None:
+    def gathered(pieces: int) -> tuple[float, int, int]:
+        return (8e6 / rate + pieces * piece, 8_000_000, pieces)
+
+    assert fit_passes(gathered(128), gathered(4_000_000)) == pytest.approx((rate, piece), rel=1e-6, abs=1e-18)
+
+
+def test_a_piece_never_costs_less_than_nothing() -> None:
+    assert fit_passes((2e-3, 1000, 10), (1e-3, 1000, 1000)) == (500_000.0, 0.0)
+
+
+def test_passes_are_measured_at_their_extremes() -> None:
+    whole, turned = measure_passes(repeats=1)
+    assert whole[1:] == (128 * 65536, 128)
+    assert turned[1:] == (128 * 65536, 128 * 32768)
+    assert min(whole[0], turned[0]) > 0
+
+
+def test_pieces_count_in_what_a_pass_is_expected_to_take() -> None:
+    """A page of 8 KiB from one format to the other: 4,096 pieces at one end, one at the other."""
+
+    def rank(notation: str, base: int) -> kvr.RankLayout:
+        form = kvr.PageFormat(notation, h=2, n=16, d=64, dtype="bf16")
+        pages = kvr.Segment(kvr.Region(base, 4 * form.page_bytes), form, pages=4)
+        return kvr.RankLayout(engine="e", layers=[kvr.Layer("layers.0", [pages], totals={"h": 2})])
+
+    plan = kvr.plan(rank("k[h d n] v[h d n]", 1 << 20), rank("h n k[d] v[d]", 1 << 30))
+    wanted = request((0, 48), [0, 1, 2], [3, 1, 0])
+    rates = {"read_post_ns": 0, "read_bytes_per_us": 1000, "write_post_ns": 0, "write_bytes_per_us": 1000}
+
+    def expected(piece: int) -> dict[str, int]:
+        transport = kvr.Transport(**rates, pass_bytes_per_us=1000, round_trip_ns=0, pass_piece_ps=piece)
+        return {one.strategy: one.ns for one in plan.costs(wanted, transport=transport)}
+
+    without, with_pieces = expected(0), expected(2_000)
+    assert with_pieces["direct"] == without["direct"]
+    assert with_pieces["landed"] - without["landed"] == 3 * 4096 * 2
+    # Gathered piece by piece, scattered as whole pages.
+    assert with_pieces["packed"] - without["packed"] == 3 * 4096 * 2 + 3 * 2
 
 
 @pytest.fixture
@@ -59,7 +102,7 @@ def test_a_live_pair_is_measured_and_left_as_it_was(here: Connector, idle: bool)
         assert 0 < found.read_post_ns < 10_000_000
         assert found.read_bytes_per_us > 1
         assert found.round_trip_ns > 0
-        assert found.pass_bytes_per_us == kvr.Transport.named("cma").pass_bytes_per_us
+        assert found.pass_bytes_per_us > 10
         if not idle:
             assert (found.write_post_ns, found.write_bytes_per_us) == (found.read_post_ns, found.read_bytes_per_us)
 

@@ -39,7 +39,7 @@ CONVERSIONS = (
     Scenario("nvfp4-small", Side(FLASHINFER, 2), Side(FLASHINFER, 1), heads=2, end=40),
 )
 
-MOVED = [one.name for one in (*SCENARIOS, *CONVERSIONS) if one.refused is None and one.strategy == "direct"]
+MOVED = [one.name for one in (*SCENARIOS, *CONVERSIONS) if one.refused is None]
 
 
 @pytest.mark.parametrize("name", MOVED)

@@ -1093,8 +1093,9 @@ class Transport:
         read_bytes_per_us: Once posted, pulling.
         write_post_ns: For each descriptor posted, pushing.
         write_bytes_per_us: Once posted, pushing.
-        pass_bytes_per_us: That a gather or a scatter gets through.
+        pass_bytes_per_us: That a gather or a scatter gets through where its pieces are long.
         round_trip_ns: For a message and its answer.
+        pass_piece_ps: Picoseconds that each contiguous piece of a gather or a scatter adds.
     """
 
     def __new__(
@@ -1106,6 +1107,7 @@ class Transport:
         write_bytes_per_us: int,
         pass_bytes_per_us: int,
         round_trip_ns: int,
+        pass_piece_ps: int = 0,
     ) -> Transport: ...
     @staticmethod
     def named(name: str, /) -> Transport:
@@ -1138,7 +1140,11 @@ class Transport:
 
     @property
     def pass_bytes_per_us(self) -> int:
-        """Bytes a microsecond that a gather or a scatter gets through."""
+        """Bytes a microsecond that a gather or a scatter gets through where its pieces are long."""
+
+    @property
+    def pass_piece_ps(self) -> int:
+        """Picoseconds that each contiguous piece of a gather or a scatter adds."""
 
     @property
     def round_trip_ns(self) -> int:

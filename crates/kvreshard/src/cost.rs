@@ -1,10 +1,13 @@
 //! What a request would cost by each strategy.
 //!
 //! `posted * post + bytes / rate`, plus a pass over the bytes wherever a kernel gathers or scatters, plus round trips. A descriptor
-//! costs about the same whatever its size, so many short runs are slow and few long ones are not.
+//! costs about the same whatever its size, so many short runs are slow and few long ones are not. A pass is `bytes / rate + pieces *
+//! piece`: on a host the pieces of a conversion, which may be single elements, cost more than their bytes.
 
-use crate::error::{Error, Result};
-use crate::lower::{Pairing, Prepared};
+use std::sync::Arc;
+
+use crate::error::{Error, Result, Side};
+use crate::lower::{Pairing, Prepared, Tile, Tiles};
 use crate::plan::{Direction, Plan};
 use crate::units::{add, div_ceil, mul, wide};
 
@@ -61,8 +64,10 @@ pub struct Transport {
     pub read: Link,
     /// Pushing.
     pub write: Link,
-    /// Bytes a microsecond that a gather or a scatter gets through.
+    /// Bytes a microsecond that a gather or a scatter gets through where its pieces are long.
     pub pass_bytes_per_us: u64,
+    /// Picoseconds that each contiguous piece of a gather or a scatter adds to that.
+    pub pass_piece_ps: u64,
     /// Nanoseconds for a message and its answer.
     pub round_trip_ns: u64,
 }
@@ -78,6 +83,7 @@ pub const TRANSPORTS: [Transport; 3] = [
         read: Link { post_ns: 3_100, bytes_per_us: 7_400 },
         write: Link { post_ns: 3_000, bytes_per_us: 7_500 },
         pass_bytes_per_us: 2_000,
+        pass_piece_ps: 1_300,
         round_trip_ns: 200_000,
     },
     Transport {
@@ -85,6 +91,7 @@ pub const TRANSPORTS: [Transport; 3] = [
         read: Link { post_ns: 4_400, bytes_per_us: 470 },
         write: Link { post_ns: 10_600, bytes_per_us: 1_000 },
         pass_bytes_per_us: 2_000,
+        pass_piece_ps: 1_300,
         round_trip_ns: 200_000,
     },
     Transport {
@@ -92,6 +99,7 @@ pub const TRANSPORTS: [Transport; 3] = [
         read: Link { post_ns: 10_500, bytes_per_us: 1_376_000 },
         write: Link { post_ns: 10_500, bytes_per_us: 1_330_000 },
         pass_bytes_per_us: 1_800_000,
+        pass_piece_ps: 0,
         round_trip_ns: 100_000,
     },
 ];
@@ -143,8 +151,10 @@ impl Transport {
         add(mul(posted, link.post_ns, "predicted time")?, time(bytes, link.bytes_per_us)?, "predicted time")
     }
 
-    fn pass_ns(&self, bytes: u64) -> Result<u64> {
-        time(bytes, self.pass_bytes_per_us)
+    /// Nanoseconds for a kernel to move `bytes` in `pieces`.
+    fn pass_ns(&self, bytes: u64, pieces: u64) -> Result<u64> {
+        let pieces = div_ceil(mul(pieces, self.pass_piece_ps, "predicted time")?, 1_000, "predicted time")?;
+        add(time(bytes, self.pass_bytes_per_us)?, pieces, "predicted time")
     }
 }
 
@@ -228,18 +238,21 @@ impl Pairing {
         if landed.landings().iter().any(|landing| landing.bytes > chunk) {
             return Ok(None);
         }
-        let (mut posted, mut bytes, mut scattered) = (0, 0, 0);
+        let pieces_of = pieces(landed.tiles())?;
+        let (mut posted, mut bytes, mut scattered, mut pieces) = (0, 0, 0, 0);
         for one in self.landed_chunks(&landed, chunk)? {
             posted = add(posted, wide(self.landed_reads(&landed, &one, 0, 0)?.len()), "posted descriptors")?;
             bytes = add(bytes, one.bytes, "landed bytes")?;
             for part in &one.parts {
                 let unit = landed.tiles().lanes().get(part.lane).map_or(0, |lane| lane.unit);
-                scattered = add(scattered, mul(unit, wide(part.pages.len()), "landed bytes")?, "landed bytes")?;
+                let (pages, each) = (wide(part.pages.len()), pieces_of.get(part.lane).copied().unwrap_or_default());
+                scattered = add(scattered, mul(unit, pages, "landed bytes")?, "landed bytes")?;
+                pieces = add(pieces, mul(each, pages, "pieces of a pass")?, "pieces of a pass")?;
             }
         }
         let ns = add(
             transport.transfer_ns(plan.direction(), posted, bytes)?,
-            transport.pass_ns(scattered.min(bytes))?,
+            transport.pass_ns(scattered.min(bytes), pieces)?,
             "predicted time",
         )?;
         Ok(Some(Cost { strategy: Strategy::Landed, posted, bytes, ns }))
@@ -254,12 +267,32 @@ impl Pairing {
         let chunks = self.chunks(&tiles, chunk)?;
         let bytes = chunks.iter().try_fold(0, |sum, one| add(sum, one.bytes, "packed bytes"))?;
         let posted = wide(chunks.len());
-        let passes = mul(transport.pass_ns(bytes)?, 2, "predicted time")?;
-        let ns = add(transport.transfer_ns(plan.direction(), posted, bytes)?, passes, "predicted time")?;
+        let mut ns = transport.transfer_ns(plan.direction(), posted, bytes)?;
+        for side in [Side::Local, Side::Remote] {
+            let pieces_of = pieces(&plan.packed_tiles(side)?)?;
+            let mut parts = chunks.iter().flat_map(|chunk| &chunk.parts);
+            let pieces = parts.try_fold(0, |sum, part| {
+                let each = pieces_of.get(part.lane).copied().unwrap_or_default();
+                add(sum, mul(each, wide(part.pairs), "pieces of a pass")?, "pieces of a pass")
+            })?;
+            ns = add(ns, transport.pass_ns(bytes, pieces)?, "predicted time")?;
+        }
         // Want and grant before the first chunk; later chunks overlap with it.
         let ns = add(ns, mul(transport.round_trip_ns, 2, "predicted time")?, "predicted time")?;
         Ok(Some(Cost { strategy: Strategy::Packed, posted, bytes, ns }))
     }
+}
+
+/// The contiguous pieces that a pass moves for one page of each lane.
+fn pieces(tiles: &Tiles) -> Result<Vec<u64>> {
+    let of_shape = |tiles: &Arc<[Tile]>| {
+        tiles.iter().try_fold(0, |sum, tile| {
+            let runs = tile.loops.iter().try_fold(1, |runs, one| mul(runs, one.extent, "pieces of a pass"))?;
+            add(sum, runs, "pieces of a pass")
+        })
+    };
+    let of_shape: Vec<u64> = tiles.shapes().iter().map(of_shape).collect::<Result<_>>()?;
+    Ok(tiles.lanes().iter().map(|lane| of_shape.get(lane.shape).copied().unwrap_or_default()).collect())
 }
 
 /// The cheapest; direct where two are equal.

@@ -43,6 +43,7 @@ def calibrate(as_json: Json = False) -> None:
         "write_post_ns",
         "write_bytes_per_us",
         "pass_bytes_per_us",
+        "pass_piece_ps",
         "round_trip_ns",
     )
     values = {name: getattr(measured, name) for name in names}

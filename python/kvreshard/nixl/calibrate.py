@@ -22,6 +22,7 @@ from .agent import Agent, Operation, Rows
 from .buffers import buffer
 from .connector import Connector
 from .errors import NixlError, TransferError
+from .passes import fit_passes, measure_passes
 from .peer import Peer
 
 SIZES = (256, 4 << 10, 64 << 10, 1 << 20)
@@ -65,12 +66,16 @@ def calibrate(
     before = kvr.Transport.named(peer.transport) if isinstance(peer.transport, str) else peer.transport
     # The answer to a read of one byte has gone there and back.
     there_and_back = measure(connector, peer, "READ", sizes=(1,), most=1, repeats=max(9, repeats))[0].seconds
+    pass_rate, piece = before.pass_bytes_per_us * 1e6, before.pass_piece_ps * 1e-12
+    if {region.memory for region in connector.layout.regions} == {"DRAM"}:
+        pass_rate, piece = fit_passes(*measure_passes(repeats=repeats))
     found = kvr.Transport(
         read_post_ns=round(read_post * 1e9),
         read_bytes_per_us=max(1, round(read_rate * 1e-6)),
         write_post_ns=round(write_post * 1e9),
         write_bytes_per_us=max(1, round(write_rate * 1e-6)),
-        pass_bytes_per_us=before.pass_bytes_per_us,
+        pass_bytes_per_us=max(1, round(pass_rate * 1e-6)),
+        pass_piece_ps=round(piece * 1e12),
         round_trip_ns=round(there_and_back * 1e9),
     )
     if keep:

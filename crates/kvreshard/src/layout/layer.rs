@@ -32,6 +32,16 @@ pub(crate) struct Held {
     pub(crate) interval: Interval,
 }
 
+/// What every layer must keep to, whatever it is like.
+fn bounded(name: &str, segments: &[Segment]) -> Result<()> {
+    if segments.is_empty() {
+        return Err(Error::layout(Some(name), "segments", 0, "at least 1"));
+    }
+    within("bytes of a layer name", name.len(), MAX_LAYER_NAME_BYTES)?;
+    shown("character of a layer name", name)?;
+    within("segments of one layer", segments.len(), MAX_SEGMENTS_PER_LAYER)
+}
+
 impl Layer {
     /// A layer of at least one segment. `totals` names every sharded axis with its total over all ranks; a layer without
     /// sharded axes (MLA) is replicated.
@@ -47,12 +57,7 @@ impl Layer {
         totals: impl IntoIterator<Item = (Name, u64)>,
     ) -> Result<Self> {
         let name = name.into();
-        if segments.is_empty() {
-            return Err(Error::layout(Some(&name), "segments", 0, "at least 1"));
-        }
-        within("bytes of a layer name", name.len(), MAX_LAYER_NAME_BYTES)?;
-        shown("character of a layer name", &name)?;
-        within("segments of one layer", segments.len(), MAX_SEGMENTS_PER_LAYER)?;
+        bounded(&name, &segments)?;
         let mut totals: Vec<(Name, u64)> = totals.into_iter().collect();
         within("sharded axes of one layer", totals.len(), MAX_TOTALS)?;
         totals.sort_by(|a, b| a.0.cmp(&b.0));
@@ -75,8 +80,9 @@ impl Layer {
     /// # Errors
     /// As [`new`](Self::new).
     pub(crate) fn like(&self, name: impl Into<Arc<str>>, segments: Vec<Segment>) -> Result<Self> {
-        let alike = Self::new(name, segments, self.group, [])?;
-        Ok(Self { totals: Arc::clone(&self.totals), ..alike })
+        let name = name.into();
+        bounded(&name, &segments)?;
+        Ok(Self { name, segments, group: self.group, totals: Arc::clone(&self.totals) })
     }
 
     /// The name that peers match by.

@@ -3,6 +3,8 @@
 use crate::layout::RankLayout;
 use crate::plan::{Plan, Run};
 
+use super::rows::Strand;
+
 /// A run with the regions that it must not leave when it is joined with another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Placed {
@@ -11,9 +13,17 @@ pub(super) struct Placed {
     pub(super) remote_region: usize,
 }
 
-/// Joins runs that come in ascending local order, where the next one begins at the end of the last on both sides; hands each joined
-/// one to `out` with the devices of both sides.
-pub(super) struct Joiner<F> {
+/// What joined runs are written to, with the devices of both sides.
+pub(super) trait Sink {
+    /// One run.
+    fn put(&mut self, run: Run, on: (u32, u32));
+
+    /// Runs whose number is known, so that room is made once.
+    fn extend(&mut self, runs: impl ExactSizeIterator<Item = Run> + Clone, on: (u32, u32));
+}
+
+/// Joins runs that come in ascending local order, where the next one begins at the end of the last on both sides.
+pub(super) struct Joiner<'a, S> {
     devices: (Vec<u32>, Vec<u32>),
     /// The regions that runs are in at present, and their devices.
     regions: (usize, usize),
@@ -22,11 +32,14 @@ pub(super) struct Joiner<F> {
     open: Run,
     /// Where it ends on both sides.
     ends: (u64, u64),
-    out: F,
+    out: &'a mut S,
 }
 
-impl<F: FnMut(Run, (u32, u32))> Joiner<F> {
-    pub(super) fn new(plan: &Plan, out: F) -> Self {
+/// Pages that are looked at together.
+const BLOCK: usize = 64;
+
+impl<'a, S: Sink> Joiner<'a, S> {
+    pub(super) fn new(plan: &Plan, out: &'a mut S) -> Self {
         let devices = |layout: &RankLayout| layout.regions().iter().map(crate::layout::Region::device).collect();
         let open = Run { local: 0, remote: 0, len: 0 };
         let devices = (devices(plan.local()), devices(plan.remote()));
@@ -55,6 +68,28 @@ impl<F: FnMut(Run, (u32, u32))> Joiner<F> {
         self.ends = (run.local.wrapping_add(run.len), run.remote.wrapping_add(run.len));
     }
 
+    /// The runs of one strand on pairs of pages, the local ones ascending.
+    ///
+    /// Runs of one strand can touch only where pages are dense and follow one another on both sides. That is looked for in a block
+    /// of ids at a time, before any address is made; a block without it, as scattered pages are, is written in one piece.
+    pub(super) fn pages(&mut self, strand: &Strand, local: &[i32], remote: &[i32]) {
+        for (here, there) in local.chunks(BLOCK).zip(remote.chunks(BLOCK)) {
+            let mut runs = here.iter().zip(there).map(|(here, there)| strand.run(*here, *there));
+            if strand.dense() && joined(here, there) {
+                runs.for_each(|run| self.push(run));
+                continue;
+            }
+            let Some(first) = runs.next() else { continue };
+            self.push(first);
+            if let Some(last) = runs.next_back() {
+                self.flush();
+                self.out.extend(runs, self.on);
+                self.open = last;
+                self.ends = (last.local.wrapping_add(last.len), last.remote.wrapping_add(last.len));
+            }
+        }
+    }
+
     /// A run of any regions.
     pub(super) fn place(&mut self, one: &Placed) {
         self.enter((one.local_region, one.remote_region));
@@ -64,8 +99,17 @@ impl<F: FnMut(Run, (u32, u32))> Joiner<F> {
     #[inline]
     pub(super) fn flush(&mut self) {
         if self.open.len > 0 {
-            (self.out)(self.open, self.on);
+            self.out.put(self.open, self.on);
             self.open.len = 0;
         }
     }
+}
+
+/// Whether any neighbours advance by one on both sides.
+fn joined(local: &[i32], remote: &[i32]) -> bool {
+    let steps = local.iter().zip(local.get(1..).unwrap_or_default());
+    let steps = steps.zip(remote.iter().zip(remote.get(1..).unwrap_or_default()));
+    // Without an early end, so that it is vector code; ids are not negative, so that no difference wraps to 1.
+    let one = |(id, next): (&i32, &i32)| next.wrapping_sub(*id) == 1;
+    steps.fold(false, |any, (here, there)| any | (one(here) & one(there)))
 }

@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::plan::{Copy, Run};
 use crate::units::{add, mul, sub, wide};
 
-use super::joiner::{Joiner, Placed};
+use super::joiner::{Joiner, Placed, Sink};
 use super::pairing::{CellPages, Pairing};
 use super::rows::{MAX_ROWS, Prepared, Row, Strand, region};
 use crate::plan::build::copies_of;
@@ -31,7 +31,7 @@ pub struct Descriptor {
 impl Strand {
     /// The run of a pair of pages.
     #[inline]
-    fn run(&self, here: i32, there: i32) -> Run {
+    pub(super) fn run(&self, here: i32, there: i32) -> Run {
         // Cannot wrap: a page is not negative and below the row's count, and the row's last address was checked. The signed product
         // has the same bits, and takes a page without a test of its sign.
         let signed = |stride: u64| i64::from_ne_bytes(stride.to_ne_bytes());
@@ -40,9 +40,48 @@ impl Strand {
     }
 }
 
+impl Sink for Vec<Descriptor> {
+    fn put(&mut self, run: Run, on: (u32, u32)) {
+        self.push(described(run, on));
+    }
+
+    fn extend(&mut self, runs: impl ExactSizeIterator<Item = Run> + Clone, on: (u32, u32)) {
+        Extend::extend(self, runs.map(|run| described(run, on)));
+    }
+}
+
+fn described(run: Run, (local_device, remote_device): (u32, u32)) -> Descriptor {
+    Descriptor { local: run.local, remote: run.remote, length: run.len, local_device, remote_device }
+}
+
+/// NIXL's Nx3 tables of both sides.
+struct Tables<'a> {
+    local: &'a mut Vec<[u64; 3]>,
+    remote: &'a mut Vec<[u64; 3]>,
+}
+
+impl Sink for Tables<'_> {
+    fn put(&mut self, run: Run, on: (u32, u32)) {
+        self.local.push([run.local, run.len, u64::from(on.0)]);
+        self.remote.push([run.remote, run.len, u64::from(on.1)]);
+    }
+
+    fn extend(&mut self, runs: impl ExactSizeIterator<Item = Run> + Clone, on: (u32, u32)) {
+        self.local.extend(runs.clone().map(|run| [run.local, run.len, u64::from(on.0)]));
+        self.remote.extend(runs.map(|run| [run.remote, run.len, u64::from(on.1)]));
+    }
+}
+
 impl Pairing {
     fn cell(&self, strand: &Strand) -> Option<&CellPages> {
         self.pages.get(strand.pair).and_then(|cells| cells.get(strand.cell))
+    }
+
+    /// The strands with the pages of their cell: neighbours mostly share it, and are handed over together.
+    fn by_cell<'a>(&'a self, prepared: &'a Prepared) -> impl Iterator<Item = (&'a CellPages, &'a [Strand])> {
+        let together = |one: &Strand, next: &Strand| (one.pair, one.cell) == (next.pair, next.cell);
+        let strands = prepared.strands.chunk_by(together);
+        strands.filter_map(|strands| Some((self.cell(strands.first()?)?, strands)))
     }
 
     /// How many ids the request has in `prepared`.
@@ -52,9 +91,9 @@ impl Pairing {
     pub fn id_count(&self, prepared: &Prepared) -> Result<usize> {
         self.whole()?;
         let mut count: usize = 0;
-        for strand in &prepared.strands {
-            let pages = self.cell(strand).map_or(0, |pages| pages.local.len());
-            count = count.checked_add(pages).ok_or_else(|| Error::overflow("ids of a request"))?;
+        for (pages, strands) in self.by_cell(prepared) {
+            let ids = pages.local.len().checked_mul(strands.len()).and_then(|ids| count.checked_add(ids));
+            count = ids.ok_or_else(|| Error::overflow("ids of a request"))?;
         }
         Ok(count)
     }
@@ -87,16 +126,18 @@ impl Pairing {
                 return Err(Error::limit("elements of an id buffer", wide(given), wide(count)));
             }
         }
-        let mut at = 0_usize;
-        for strand in &prepared.strands {
-            let Some(pages) = self.cell(strand) else { continue };
-            // Cannot wrap: `id_count` has added them all.
-            let end = at.wrapping_add(pages.local.len());
-            if let (Some(here), Some(there)) = (local.get_mut(at..end), remote.get_mut(at..end)) {
-                number(here, &pages.local, strand.local_start);
-                number(there, &pages.remote, strand.remote_start);
+        let (mut local, mut remote) = (local, remote);
+        for (pages, strands) in self.by_cell(prepared) {
+            let count = pages.local.len();
+            for strand in strands {
+                let (Some(here), Some(there)) = (local.split_at_mut_checked(count), remote.split_at_mut_checked(count))
+                else {
+                    return Err(Error::overflow("ids of a request"));
+                };
+                number(here.0, &pages.local, strand.local_start);
+                number(there.0, &pages.remote, strand.remote_start);
+                (local, remote) = (here.1, there.1);
             }
-            at = end;
         }
         Ok(())
     }
@@ -128,20 +169,20 @@ impl Pairing {
         self.id_count(prepared)?;
         let mut posted = 0;
         // Most strands share their cell, so the joins of each are counted once.
-        let mut known: Vec<(usize, usize, u64)> = Vec::new();
-        for strand in &prepared.strands {
-            let Some(pages) = self.cell(strand) else { continue };
-            let count = wide(pages.local.len());
-            let joins = if !strand.dense() {
-                0
-            } else if let Some(found) = known.iter().find(|known| (known.0, known.1) == (strand.pair, strand.cell)) {
-                found.2
-            } else {
-                let joins = joins(pages);
-                known.push((strand.pair, strand.cell, joins));
-                joins
+        let mut known: Vec<(*const CellPages, u64)> = Vec::new();
+        for (pages, strands) in self.by_cell(prepared) {
+            let dense = wide(strands.iter().filter(|strand| strand.dense()).count());
+            let joins = match known.iter().find(|known| std::ptr::eq(known.0, pages)) {
+                _ if dense == 0 => 0,
+                Some(found) => found.1,
+                None => {
+                    let joins = joins(pages);
+                    known.push((pages, joins));
+                    joins
+                }
             };
-            posted = add(posted, sub(count, joins, "joined ids")?, "posted descriptors")?;
+            let ids = mul(wide(strands.len()), wide(pages.local.len()), "ids of a request")?;
+            posted = add(posted, sub(ids, mul(dense, joins, "joined ids")?, "joined ids")?, "posted descriptors")?;
         }
         Ok(posted)
     }
@@ -154,15 +195,7 @@ impl Pairing {
     /// [`Error::Overflow`] when an address does not fit.
     pub fn lists(&self, prepared: &[Prepared], list: usize) -> Result<Vec<Descriptor>> {
         let mut found = Vec::new();
-        self.joined(prepared, list, |run, (local_device, remote_device)| {
-            found.push(Descriptor {
-                local: run.local,
-                remote: run.remote,
-                length: run.len,
-                local_device,
-                remote_device,
-            });
-        })?;
+        self.joined(prepared, list, &mut found)?;
         Ok(found)
     }
 
@@ -180,14 +213,11 @@ impl Pairing {
     ) -> Result<()> {
         local.clear();
         remote.clear();
-        self.joined(prepared, list, |run, on| {
-            local.push([run.local, run.len, u64::from(on.0)]);
-            remote.push([run.remote, run.len, u64::from(on.1)]);
-        })
+        self.joined(prepared, list, &mut Tables { local, remote })
     }
 
     /// Hands over every joined run, by ascending local region and address.
-    fn joined(&self, prepared: &[Prepared], list: usize, out: impl FnMut(Run, (u32, u32))) -> Result<()> {
+    fn joined(&self, prepared: &[Prepared], list: usize, out: &mut impl Sink) -> Result<()> {
         let Some(of) = prepared.get(list) else { return Ok(()) };
         let mut partial = Vec::new();
         // Partial cells belong to the first list of their memory kinds, should ids have split it.
@@ -197,7 +227,7 @@ impl Pairing {
         }
         let mut joiner = Joiner::new(&self.plan, out);
         // With partial cells between the lanes everything is sorted: a run of one lane may touch its own partial run.
-        match self.lanes_in_order(of).filter(|_| partial.is_empty()) {
+        match self.lanes_in_order(of) {
             Some(lanes) => self.join_lanes(&lanes, &partial, &mut joiner),
             None => self.sorted(of, partial)?.iter().for_each(|one| joiner.place(one)),
         }
@@ -227,10 +257,7 @@ impl Pairing {
     }
 
     /// Joins the runs of whole cells, in the order lane, page, run, with those of partial cells in between.
-    fn join_lanes<F>(&self, lanes: &[&[Strand]], partial: &[Placed], joiner: &mut Joiner<F>)
-    where
-        F: FnMut(Run, (u32, u32)),
-    {
+    fn join_lanes(&self, lanes: &[&[Strand]], partial: &[Placed], joiner: &mut Joiner<'_, impl Sink>) {
         let mut partial = partial.iter().peekable();
         for strands in lanes {
             let Some(first) = strands.first() else { continue };
@@ -240,8 +267,7 @@ impl Pairing {
             let regions = (first.local_region, first.remote_region);
             joiner.enter(regions);
             if let ([strand], true, None) = (*strands, cut.is_empty(), partial.peek()) {
-                let strand = *strand;
-                pairs.for_each(|(here, there)| joiner.push(strand.run(*here, *there)));
+                joiner.pages(strand, &pages.local, &pages.remote);
                 continue;
             }
             for (here, there) in pairs.filter(|(here, there)| !cut.contains(&(**here, **there))) {
@@ -385,7 +411,9 @@ fn number(out: &mut [i32], pages: &[i32], start: i32) {
     let (mut blocks, pages) = (out.chunks_exact_mut(BLOCK), pages.chunks_exact(BLOCK));
     let last = pages.remainder();
     blocks.by_ref().zip(pages).for_each(|(ids, pages)| shift(ids, pages));
-    shift(blocks.into_remainder(), last);
+    if !last.is_empty() {
+        shift(blocks.into_remainder(), last);
+    }
 }
 
 /// How many neighbours advance by one on both sides.

@@ -9,11 +9,18 @@ pub(super) fn ascends(ids: &[i32]) -> bool {
 
 /// Sorts `keys` and moves `values` with them.
 pub(super) fn sort(keys: &mut [i32], values: &mut [i32]) {
-    let pairs = by_table(keys, values).unwrap_or_else(|| {
-        let mut pairs: Vec<(i32, i32)> = keys.iter().copied().zip(values.iter().copied()).collect();
-        pairs.sort_unstable();
-        pairs
-    });
+    if let Some(table) = table(keys, values) {
+        // Every pair is written out and one of an empty slot then overwritten: no branch depends on the ids.
+        let mut at = 0_usize;
+        for (key, value) in (0..).zip(table) {
+            let (Some(first), Some(second)) = (keys.get_mut(at), values.get_mut(at)) else { return };
+            (*first, *second) = (key, value);
+            at = at.wrapping_add(usize::from(value != ABSENT));
+        }
+        return;
+    }
+    let mut pairs: Vec<(i32, i32)> = keys.iter().copied().zip(values.iter().copied()).collect();
+    pairs.sort_unstable();
     for ((key, value), pair) in keys.iter_mut().zip(values).zip(pairs) {
         (*key, *value) = pair;
     }
@@ -21,7 +28,7 @@ pub(super) fn sort(keys: &mut [i32], values: &mut [i32]) {
 
 /// The lowest id that occurs twice.
 pub(super) fn repeated(ids: &[i32]) -> Option<i32> {
-    if ascends(ids) || by_table(ids, ids).is_some() {
+    if ascends(ids) || table(ids, ids).is_some() {
         return None;
     }
     let mut sorted = ids.to_vec();
@@ -29,9 +36,11 @@ pub(super) fn repeated(ids: &[i32]) -> Option<i32> {
     sorted.iter().zip(sorted.iter().skip(1)).find(|(id, next)| id == next).map(|(id, _)| *id)
 }
 
-/// The pairs by ascending key, by way of a table of all keys; `None` when a key occurs twice, or keys are too sparse for a table.
-fn by_table(keys: &[i32], values: &[i32]) -> Option<Vec<(i32, i32)>> {
-    const ABSENT: i32 = -1;
+/// What a slot of a [`table`] holds that no key fills.
+const ABSENT: i32 = -1;
+
+/// The value of every key up to the highest; `None` when a key occurs twice, or keys are too sparse for a table.
+fn table(keys: &[i32], values: &[i32]) -> Option<Vec<i32>> {
     let highest = keys.iter().copied().max().and_then(|highest| usize::try_from(highest).ok())?;
     if highest > keys.len().saturating_mul(8) {
         return None;
@@ -44,19 +53,7 @@ fn by_table(keys: &[i32], values: &[i32]) -> Option<Vec<(i32, i32)>> {
         before &= *slot;
         *slot = *value;
     }
-    if before != ABSENT {
-        return None;
-    }
-    // Every slot is written out and an empty one then overwritten: no branch depends on the ids.
-    let mut pairs = vec![(0, 0); keys.len()];
-    let mut at = 0_usize;
-    for (key, value) in (0..).zip(table) {
-        if let Some(pair) = pairs.get_mut(at) {
-            *pair = (key, value);
-        }
-        at = at.wrapping_add(usize::from(value != ABSENT));
-    }
-    Some(pairs)
+    (before == ABSENT).then_some(table)
 }
 
 #[cfg(test)]

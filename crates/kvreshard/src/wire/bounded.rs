@@ -13,6 +13,15 @@ use crate::error::shows;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct List<T, const MAX: usize>(pub(crate) Vec<T>);
 
+/// The same for lists that mostly have one element, which is then kept without an allocation of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Few<T, const MAX: usize> {
+    /// One element.
+    One([T; 1]),
+    /// Any other number of them.
+    Many(Vec<T>),
+}
+
 /// At most `MAX` entries, each key once. Keys are names of at most 1,024 bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Map<V, const MAX: usize>(pub(crate) BTreeMap<String, V>);
@@ -63,20 +72,72 @@ impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for List<T, MA
                 write!(f, "an array of at most {MAX} elements")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Vec<T>, A::Error> {
-                // The claimed length is believed up to a few pages of memory; beyond them the list grows as elements arrive.
-                let room = PREALLOCATED.checked_div(size_of::<T>()).unwrap_or_default();
-                let mut list = Vec::with_capacity(from.size_hint().unwrap_or_default().min(room));
-                while let Some(element) = from.next_element()? {
-                    if list.len() == MAX {
-                        return Err(over("elements in an array", MAX));
-                    }
-                    list.push(element);
-                }
-                Ok(list)
+            fn visit_seq<A: SeqAccess<'de>>(self, from: A) -> Result<Vec<T>, A::Error> {
+                elements::<T, A, MAX>(from, None)
             }
         }
         from.deserialize_seq(Reader::<T, MAX>(PhantomData)).map(Self)
+    }
+}
+
+/// The elements of an array, after a `first` one that was read already.
+fn elements<'de, T, A, const MAX: usize>(mut from: A, first: Option<T>) -> Result<Vec<T>, A::Error>
+where
+    T: Deserialize<'de>,
+    A: SeqAccess<'de>,
+{
+    // The claimed length is believed up to a few pages of memory; beyond them the list grows as elements arrive.
+    let room = PREALLOCATED.checked_div(size_of::<T>()).unwrap_or_default();
+    let mut list = Vec::with_capacity(from.size_hint().unwrap_or_default().saturating_add(1).min(room));
+    let mut next = first;
+    while let Some(element) = next.take().map_or_else(|| from.next_element(), |first| Ok(Some(first)))? {
+        if list.len() == MAX {
+            return Err(over("elements in an array", MAX));
+        }
+        list.push(element);
+    }
+    Ok(list)
+}
+
+impl<T, const MAX: usize> Few<T, MAX> {
+    pub(crate) fn as_slice(&self) -> &[T] {
+        match self {
+            Self::One(one) => one,
+            Self::Many(list) => list,
+        }
+    }
+}
+
+impl<T, const MAX: usize> FromIterator<T> for Few<T, MAX> {
+    fn from_iter<I: IntoIterator<Item = T>>(from: I) -> Self {
+        Self::Many(from.into_iter().collect())
+    }
+}
+
+impl<T: Serialize, const MAX: usize> Serialize for Few<T, MAX> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.as_slice().serialize(to)
+    }
+}
+
+impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for Few<T, MAX> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Reader<T, const MAX: usize>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for Reader<T, MAX> {
+            type Value = Few<T, MAX>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "an array of at most {MAX} elements")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Few<T, MAX>, A::Error> {
+                match (from.size_hint(), from.next_element()?) {
+                    (Some(1), Some(one)) => Ok(Few::One([one])),
+                    (_, first) => elements::<T, A, MAX>(from, first).map(Few::Many),
+                }
+            }
+        }
+        from.deserialize_seq(Reader::<T, MAX>(PhantomData))
     }
 }
 

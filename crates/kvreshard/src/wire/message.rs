@@ -15,7 +15,7 @@ use crate::layout::{
 use crate::name::Name;
 use crate::units::wide;
 
-use super::bounded::{List, Text};
+use super::bounded::{Few, List, Text};
 use super::format::{
     Formats, MAX_FORMATS, MAX_WORD, WireFormat, WireGroup, WirePosition, WireShares, WireTotals, get, read_shares,
     read_totals, write_shares, write_totals, wrong,
@@ -84,7 +84,7 @@ struct WireKind {
 type WireSegment = (u64, u64, u64, WireShares);
 
 /// Name, kind, and region and offset of each segment.
-type WireLayer = (WireName, u64, List<(u64, u64), MAX_SEGMENTS_PER_LAYER>);
+type WireLayer = (WireName, u64, Few<(u64, u64), MAX_SEGMENTS_PER_LAYER>);
 
 impl Body {
     pub(super) fn of(layout: &RankLayout) -> Result<Self> {
@@ -107,7 +107,7 @@ impl Body {
                 kinds.len().saturating_sub(1)
             });
             let places = layer.segments().iter().map(|segment| (wide(segment.region()), segment.offset())).collect();
-            layers.push((templates.shorten(layer.name()), wide(at), List(places)));
+            layers.push((templates.shorten(layer.name()), wide(at), places));
         }
         let region =
             |region: &Region| (region.base(), region.bytes(), region.device(), WireMemory(Ok(region.memory())));
@@ -133,7 +133,8 @@ impl Body {
         let kinds: Vec<Kind> = self.kinds.0.iter().map(|kind| Kind::read(kind, &formats)).collect::<Result<_>>()?;
         let mut layers = Vec::with_capacity(self.layers.0.len());
         let mut names = Names::new(&self.templates.0);
-        for (name, kind, List(places)) in &self.layers.0 {
+        for (name, kind, places) in &self.layers.0 {
+            let places = places.as_slice();
             let name = names.restore(name)?;
             let kind = get(&kinds, *kind, "kind", name)?;
             if kind.segments.len() != places.len() {
