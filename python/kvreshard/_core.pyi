@@ -873,8 +873,12 @@ class Plan:
         Both sides of a transfer make the plan of the destination (``read``), and each asks for its own side: the buffer
         is the same.
         """
-    def landed(self) -> Landed:
+    def landed(self, *, hole: int = 0) -> Landed:
         """How the destination reads whole spans of remote pages into a buffer and scatters them from there.
+
+        Args:
+            hole: Bytes between two spans that are worth reading along to save a descriptor, :attr:`Transport.hole`;
+                at most eight times a span's are. 0 reads nothing along.
 
         Raises:
             LayoutError: The plan is not a ``read``.
@@ -971,12 +975,19 @@ class Pairing:
             RequestError: As :meth:`chunks`.
         """
     def costs(
-        self, *, transport: Transport | str, lands: bool = True, packs: bool = True, chunk: int = ...
+        self,
+        *,
+        transport: Transport | str,
+        direct: bool = True,
+        lands: bool = True,
+        packs: bool = True,
+        chunk: int = ...,
     ) -> list[Cost]:
         """What the request costs by each strategy that the two sides are able to use.
 
         Args:
             transport: The transport, or the name of a measured one.
+            direct: Whether direct descriptors are of interest.
             lands: Whether the destination has a buffer and kernels.
             packs: Whether both sides speak the packed protocol.
             chunk: Bytes of one chunk of the buffer.
@@ -1149,6 +1160,10 @@ class Transport:
     @property
     def round_trip_ns(self) -> int:
         """Nanoseconds for a message and its answer."""
+
+    @property
+    def hole(self) -> int:
+        """Bytes that a read moves in the time that one more descriptor takes."""
 
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...

@@ -88,6 +88,11 @@ impl Transport {
         self.0.round_trip_ns
     }
 
+    #[getter]
+    fn hole(&self) -> u64 {
+        self.0.hole()
+    }
+
     fn __repr__(&self) -> String {
         format!(
             "Transport({}, read {} ns + {} B/us, write {} ns + {} B/us, pass {} ps + {} B/us, round trip {} ns)",
@@ -119,8 +124,8 @@ impl NamedTransport {
     }
 }
 
-pub(crate) const fn abilities(lands: bool, packs: bool, chunk: u64) -> core::Abilities {
-    core::Abilities { lands, packs, chunk }
+pub(crate) const fn abilities(direct: bool, lands: bool, packs: bool, chunk: u64) -> core::Abilities {
+    core::Abilities { direct, lands, packs, chunk }
 }
 
 /// What a request costs by one strategy.

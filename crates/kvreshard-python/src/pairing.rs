@@ -125,16 +125,17 @@ impl Pairing {
         .raised(py)
     }
 
-    #[pyo3(signature = (*, transport, lands=true, packs=true, chunk=DEFAULT_CHUNK))]
+    #[pyo3(signature = (*, transport, direct=true, lands=true, packs=true, chunk=DEFAULT_CHUNK))]
     pub(crate) fn costs(
         &self,
         py: Python<'_>,
         transport: NamedTransport,
+        direct: bool,
         lands: bool,
         packs: bool,
         chunk: u64,
     ) -> PyResult<Vec<Cost>> {
-        let able = abilities(lands, packs, chunk);
+        let able = abilities(direct, lands, packs, chunk);
         py.detach(|| {
             let costs = self.pairing.costs(|| self.planned.prepared(), &transport.known()?, able)?;
             Ok(costs.into_iter().map(Cost).collect())
@@ -151,7 +152,7 @@ impl Pairing {
         packs: bool,
         chunk: u64,
     ) -> PyResult<Cost> {
-        Cost::cheapest(py, &self.costs(py, transport, lands, packs, chunk)?)
+        Cost::cheapest(py, &self.costs(py, transport, true, lands, packs, chunk)?)
     }
 }
 

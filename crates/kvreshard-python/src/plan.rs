@@ -219,8 +219,9 @@ impl Plan {
         py.detach(|| self.0.plan.packed_tiles(side.parse()?)).map(Tiles::new).raised(py)
     }
 
-    fn landed(&self, py: Python<'_>) -> PyResult<Landed> {
-        py.detach(|| self.0.plan.landed()).map(Landed::new).raised(py)
+    #[pyo3(signature = (*, hole=0))]
+    fn landed(&self, py: Python<'_>, hole: u64) -> PyResult<Landed> {
+        py.detach(|| self.0.plan.landed(hole)).map(Landed::new).raised(py)
     }
 
     #[pyo3(signature = (request, tiles, chunk, /))]
@@ -249,7 +250,7 @@ impl Plan {
         packs: bool,
         chunk: u64,
     ) -> PyResult<Vec<Cost>> {
-        self.pair(py, request)?.costs(py, transport, lands, packs, chunk)
+        self.pair(py, request)?.costs(py, transport, true, lands, packs, chunk)
     }
 
     #[pyo3(signature = (request, /, *, transport, lands=true, packs=true, chunk=DEFAULT_CHUNK))]

@@ -157,7 +157,7 @@ fn planes_are_landed_without_the_pages_between() {
     for (rank, wanted) in [((0, 1), 2 * bytes), ((1, 2), bytes)] {
         let local = Rank { layers: 1, ..Rank::new("d", rank, "h n k[d] v[d]", 4, &[N, ("d", 8)]) }.build();
         let plan = Plan::new(&local, &planes, Direction::Read).unwrap();
-        let landed = plan.landed().unwrap();
+        let landed = plan.landed(0).unwrap();
         assert_eq!(landed.landings().iter().map(|landing| landing.bytes).sum::<u64>(), wanted);
         let pairing = Pairing::new(&plan, &request(&plan, 32, &[5, 1], &[2, 7])).unwrap();
         let mut moved = std::collections::BTreeMap::new();

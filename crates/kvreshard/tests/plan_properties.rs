@@ -17,7 +17,7 @@ use kvreshard::format::{PageFormat, Types};
 use kvreshard::layout::{
     Group, GroupKind, Layer, MemoryKind, Position, RankLayout, RankParts, Region, Segment, Shares, TokensPerState,
 };
-use kvreshard::lower::{Pairing, Tile};
+use kvreshard::lower::{LandedCount, Pairing, Tile};
 use kvreshard::name::Name;
 use kvreshard::plan::{Direction, Plan};
 use kvreshard::request::{Blocks, Request};
@@ -339,13 +339,15 @@ fn one_pair(choices: Vec<u16>) {
             assert_eq!(all_rows.get(to), Some(from));
         }
         least_of_whole_rows(&plan, &request, &all_rows);
-        let able = Abilities { lands: true, packs: true, chunk: 1 << 20 };
+        let able = Abilities { direct: true, lands: true, packs: true, chunk: 1 << 20 };
         let costs = pairing.costs(|| Ok(&prepared), &TRANSPORTS[0], able).unwrap();
         let ids: u64 = prepared.iter().map(|list| pairing.posted_by_ids(list).unwrap()).sum();
         assert!(costs[0].posted <= ids.min(posted as u64));
         assert!([wanted.len() as u64, all_rows.len() as u64].contains(&costs[0].bytes));
         assert_eq!(through_packed(&plan, &pairing, 512), all_rows);
-        assert_eq!(through_landing(&plan, &pairing, 4096), all_rows);
+        for hole in [0, 24, u64::MAX] {
+            assert_eq!(through_landing(&plan, &pairing, 4096, hole), all_rows);
+        }
     } else {
         assert!(prepared.iter().all(|list| pairing.id_count(list).is_err()));
     }
@@ -423,15 +425,18 @@ fn through_packed(plan: &Plan, pairing: &Pairing, chunk: u64) -> BTreeMap<u64, u
     moved
 }
 
-/// The same through landed pages.
-fn through_landing(plan: &Plan, pairing: &Pairing, chunk: u64) -> BTreeMap<u64, u64> {
-    let landed = plan.landed().unwrap();
+/// The same through landed pages, holes of up to `hole` bytes read along.
+fn through_landing(plan: &Plan, pairing: &Pairing, chunk: u64, hole: u64) -> BTreeMap<u64, u64> {
+    let landed = plan.landed(hole).unwrap();
     let chunk = landed.landings().iter().map(|landing| landing.bytes).max().unwrap_or(0).max(chunk);
     let mut moved = BTreeMap::new();
+    let mut count = LandedCount::default();
     for one in pairing.landed_chunks(&landed, chunk).unwrap() {
         assert!(one.bytes <= chunk && one.bytes > 0);
         let mut buffer: BTreeMap<u64, u64> = BTreeMap::new();
         for read in pairing.landed_reads(&landed, &one, 1 << 40, 0).unwrap() {
+            count.posted += 1;
+            count.bytes += read.length;
             for byte in 0..read.length {
                 assert!(
                     buffer.insert(read.local - (1 << 40) + byte, read.remote + byte).is_none(),
@@ -453,6 +458,7 @@ fn through_landing(plan: &Plan, pairing: &Pairing, chunk: u64) -> BTreeMap<u64, 
             }
         }
     }
+    assert_eq!(pairing.landed_count(&landed, chunk).unwrap(), count);
     moved
 }
 

@@ -150,7 +150,7 @@ class Issuer:
     def _landed(
         self, peer: Peer, plan: kvr.Plan, pairing: kvr.Pairing, notice: bytes, predicted: Predicted | None
     ) -> LandedLeg:
-        lander = self._landing.lander(plan)
+        lander = self._landing.lander(plan, peer.transport)
         chunks = pairing.landed_chunks(lander.landed, self._landing.chunk)
         (kind,) = {region.memory for region in plan.remote.regions}
         return LandedLeg(self._agent, peer, self._landing, lander, chunks, kind, notice, predicted)

@@ -37,7 +37,7 @@ class Read:
 
     slot: int
     stage: Stage
-    chunk: kvr.LandedChunk
+    number: int
 
 
 class Taker(Protocol):
@@ -74,7 +74,7 @@ class Landing:
         self._free: list[int] = []
         self._takers: list[Taker] = []
         self._left: list[tuple[Peer, Read]] = []
-        self._landers: dict[str, Lander] = {}
+        self._landers: dict[tuple[str, int], Lander] = {}
 
     def open(self, area: Area | None) -> None:
         """Begins with the slots of an area, all free. Nothing may be in flight."""
@@ -92,8 +92,8 @@ class Landing:
         """Slots that nobody has."""
         return len(self._free)
 
-    def lander(self, plan: kvr.Plan) -> Lander:
-        """Tiles and kernels of a plan; made on first use.
+    def lander(self, plan: kvr.Plan, transport: str | kvr.Transport) -> Lander:
+        """Tiles and kernels of a plan; made on first use. Holes that are cheaper than a descriptor are read along.
 
         Raises:
             Unsupported: This connector has no landing ring.
@@ -104,13 +104,15 @@ class Landing:
                 "this connector has no staging memory beside its pages",
                 remedy="Connector(staging=bytes), or strategy='direct'",
             )
-        if plan.digest not in self._landers:
+        hole = (kvr.Transport.named(transport) if isinstance(transport, str) else transport).hole
+        key = (plan.digest, hole)
+        if key not in self._landers:
             if len(self._landers) >= MAX_LANDERS:
                 # Peers that come back have other addresses, and so other plans.
                 self._landers.clear()
-            landed = plan.landed()
-            self._landers[plan.digest] = Lander(landed, mover(landed.tiles, self._memory.spans(plan.local)))
-        return self._landers[plan.digest]
+            landed = plan.landed(hole=hole)
+            self._landers[key] = Lander(landed, mover(landed.tiles, self._memory.spans(plan.local)))
+        return self._landers[key]
 
     # Slots
 

@@ -50,12 +50,13 @@ def decide(
         able = Able(0, 0)
     if wanted == "direct" or (wanted == "auto" and not (able.lands or able.packs)):
         return "direct", None
-    costs = _costs(pairing, peer, able)
     if wanted == "auto":
         # Direct first: the cheapest of equals is the one that needs no kernel.
-        cost = min(costs, key=lambda one: one.ns)
+        cost = min(_costs(pairing, peer, able), key=lambda one: one.ns)
         return cost.strategy, _predicted(cost)
-    found = next((cost for cost in costs if cost.strategy == wanted), None)
+    # What was not asked for is not worked out.
+    only = Able(able.lands if wanted == "landed" else 0, able.packs if wanted == "packed" else 0)
+    found = next((cost for cost in _costs(pairing, peer, only, direct=False) if cost.strategy == wanted), None)
     if found is None:
         raise _refusal(pairing, peer, direction, wanted, able)
     return wanted, _predicted(found)
@@ -71,13 +72,16 @@ def predicted_direct(peer: Peer, direction: Direction, posted: int, bytes: int) 
     return Predicted(posted, bytes, posted * post_ns * 1e-9 + bytes / max(rate, 1) * 1e-6)
 
 
-def _costs(pairing: kvr.Pairing, peer: Peer, able: Able) -> list[kvr.Cost]:
-    if able.lands in (0, able.packs) or not able.packs:
-        chunk = max(able.lands, able.packs, 1)
-        return pairing.costs(transport=peer.transport, lands=able.lands > 0, packs=able.packs > 0, chunk=chunk)
-    landed = pairing.costs(transport=peer.transport, packs=False, chunk=able.lands)
-    packed = pairing.costs(transport=peer.transport, lands=False, chunk=able.packs)
-    return landed + [cost for cost in packed if cost.strategy == "packed"]
+def _costs(pairing: kvr.Pairing, peer: Peer, able: Able, *, direct: bool = True) -> list[kvr.Cost]:
+    costs = []
+    if direct or able.lands:
+        lands = able.lands > 0
+        costs += pairing.costs(
+            transport=peer.transport, direct=direct, lands=lands, packs=False, chunk=max(able.lands, 1)
+        )
+    if able.packs:
+        costs += pairing.costs(transport=peer.transport, direct=False, lands=False, chunk=able.packs)
+    return costs
 
 
 def _predicted(cost: kvr.Cost) -> Predicted:

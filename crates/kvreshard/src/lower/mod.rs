@@ -14,7 +14,7 @@ mod rows;
 mod tiles;
 mod zero;
 
-pub use landing::{Landed, LandedChunk, LandedSpan, Landing, ScatterPart};
+pub use landing::{Landed, LandedChunk, LandedCount, LandedSpan, Landing, ScatterPart};
 pub use lists::Descriptor;
 pub use moves::{Moves, Part};
 pub use pairing::Pairing;

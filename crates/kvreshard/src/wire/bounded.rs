@@ -194,7 +194,7 @@ impl<'de, const MAX: usize, const SPACED: bool> Deserialize<'de> for Text<MAX, S
                 if text.len() > MAX {
                     return Err(over("bytes in a text", MAX));
                 }
-                match text.chars().find(|c| !shows(*c) && !(SPACED && c.is_ascii_whitespace())) {
+                match text.chars().find(|c| !(shows(*c) || SPACED && c.is_ascii_whitespace())) {
                     Some(c) => Err(E::custom(format_args!("character {} in a text", c.escape_unicode()))),
                     None => Ok(text.to_owned()),
                 }
