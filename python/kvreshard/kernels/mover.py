@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
@@ -92,6 +93,19 @@ class Mover(ABC):
     def scatter(self, work: Work, buffer: Any) -> None:
         """Copies the work's bytes from the buffer into the pages."""
         self._move(work, buffer, gather=False)
+
+    def prepare_all(self, works: Sequence[Work], *, stream: Any = None) -> Sequence[Any]:
+        """Jobs for `run`, one a work, with whatever tables a device needs there already; made on `stream` of torch."""
+        return works
+
+    def run(self, job: Any, buffer: Any, *, gather: bool, stream: Any = None) -> None:
+        """Moves a job of `prepare_all`, on `stream` of torch where one is given and on the current one otherwise."""
+        if stream is None:
+            self._move(job, buffer, gather=gather)
+            return
+        torch: Any = sys.modules["torch"]
+        with torch.cuda.stream(stream):
+            self._move(job, buffer, gather=gather)
 
     @abstractmethod
     def _move(self, work: Work, buffer: Any, *, gather: bool) -> None: ...

@@ -90,6 +90,11 @@ class Carrier:
             if any(state is not None and state[0] in ("granted", "ready", "quarantined") for state in states):
                 _outlived.append(self.areas[role].buffer)
 
+    @property
+    def busy(self) -> bool:
+        """Whether any kernel or transfer is under way."""
+        return bool(self._kernels or self._flights)
+
     def busy_with(self, peer: Peer | None) -> bool:
         """Whether transfers of slots with `peer`, or any, are under way."""
         return any(peer is None or flight.peer is peer for flight in self._flights)
@@ -166,13 +171,12 @@ class Carrier:
             self._kernel_ended(role, slot, False)
             return
         area, chunk = self.areas[role], parcel.chunks[action.sequence or 0]
-        _, buffer = area.slot(slot)
-        run = parcel.mover.scatter if role == "receiver" else parcel.mover.gather
         parcel.began = True
         if role == "sender":
             self._loaded[slot] = chunk.bytes
         try:
-            fence = area.run(lambda: run(chunk, buffer))
+            job = parcel.jobs_beside(area)[action.sequence or 0]
+            fence = area.move(parcel.mover, job, slot, gather=role == "sender", after=parcel.after)
         except Exception as error:  # Whatever a kernel raises fails this request, and not whoever polls.
             parcel.error = TransferError(f"request {parcel.id}: {error}", request=parcel.id)
             self._kernel_ended(role, slot, False)

@@ -26,6 +26,7 @@ from .meeting import Meeting
 from .notices import Kind, Notice
 from .order import Options, Order, fenced
 from .peer import Peer
+from .staging import Fence
 from .strategy import TRANSPORTS
 
 if TYPE_CHECKING:
@@ -249,8 +250,8 @@ class Connector(Listener):
     def read_all(self, sources: Sequence[tuple[Peer, kvr.Request]], *, id: str, **options: Unpack[Options]) -> None:
         """Reads one request from several sources; `Finished` when all have arrived, `Failed` when one has not.
 
-        `options` are those of `Options`: `notify`, `deadline`, `zero`, `layers`, `strategy`, `fence`. A request in
-        parts, by layers or by tokens (`kvreshard.Request(..., more=True)`), gives each part an id of its own and no
+        `options` are those of `Options`: `notify`, `deadline`, `zero`, `layers`, `wait`, `strategy`, `fence`. A request
+        in parts, by layers or by tokens (`kvreshard.Request(..., more=True)`), gives each part an id of its own and no
         notice, and tells the peers by `notify` once all parts have finished.
 
         A refusal (`kvreshard.RequestError`, `NotConnected`, ...) is raised at once with nothing moved; what fails later
@@ -281,7 +282,8 @@ class Connector(Listener):
             leases = [self._leases.open(Lease(peer, order.id, self)) for peer, _ in pairs] if fence else []
             deadline = self._deadline if order.deadline is None else order.deadline
             try:
-                self._flights.issue(self._issuer, order, parts, leases, deadline=deadline)
+                after = Fence.now(self._devices) if order.wait else None
+                self._flights.issue(self._issuer, order, parts, leases, deadline=deadline, after=after)
             except kvr.Error:
                 self._leases.close(leases)
                 raise

@@ -18,6 +18,7 @@ from .leg import Leg, Stage
 from .order import Order
 from .packing import Packing
 from .peer import Peer
+from .staging import Fence
 from .transfer import Transfer
 
 log = logging.getLogger(__name__)
@@ -51,9 +52,18 @@ class Flights:
         return tuple(id for id, transfer in self._transfers.items() if transfer.moving)
 
     def issue(
-        self, issuer: Issuer, order: Order, parts: Sequence[Part], leases: Sequence[Lease], *, deadline: float
+        self,
+        issuer: Issuer,
+        order: Order,
+        parts: Sequence[Part],
+        leases: Sequence[Lease],
+        *,
+        deadline: float,
+        after: Fence | None = None,
     ) -> None:
-        """Makes every leg, then posts them. A refusal is raised before anything moves; later failures are events."""
+        """Makes every leg, then posts them behind `after`. A refusal is raised before anything moves; later failures
+        are events.
+        """
         id = order.id
         if id in self._transfers:
             raise TransferError(f"request {id} is in flight", request=id)
@@ -78,7 +88,7 @@ class Flights:
             if isinstance(error, NixlError):
                 error.request = id
             raise
-        transfer = self._transfers[id] = Transfer(id, order.direction, legs, ends, clear, list(leases))
+        transfer = self._transfers[id] = Transfer(id, order.direction, legs, ends, clear, list(leases), after)
         transfer.start()
 
     def cancel(self, id: str) -> bool:

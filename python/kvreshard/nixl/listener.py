@@ -24,7 +24,7 @@ from .packing import PREFIX, Packing
 from .parcelling import Parcelling
 from .peer import Peer
 from .rank import LocalRank
-from .staging import Area, Size, area, home
+from .staging import Area, Fence, Size, area, devices, home
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -54,10 +54,12 @@ class Listener(LocalRank, ABC):
         self._packing = Packing(self._agent, self._memory, flow, self._tell, self._lost)
         self._parcelling = Parcelling(self._packing, self._memory, self._ledger, self._tell)
         self._areas: list[Area] = []
+        self._devices: frozenset[int] = frozenset()
 
     def _open_staging(self, layout: kvr.RankLayout | None) -> None:
         # Scratch blocks are blocks of a layout.
         self._meetings.scratch = None
+        self._devices = devices(layout) if layout is not None else frozenset()
         where = home(layout) if layout is not None and self._size is not None else None
         if self._areas and self._areas[0].home != where:
             self._areas = []
@@ -94,6 +96,10 @@ class Listener(LocalRank, ABC):
         Notices count by peer, whenever they come, also before this call. A number of `None` is taken from the notices
         themselves. After `lease` seconds `LeaseEnded` says who was heard; readers that fence their reads prolong it
         while they live, up to `longest` seconds from now (without one, for as long as they live).
+
+        Pages in device memory that are to be read may still be written by what the current stream of this thread was
+        given before: packed readers get them when that is done. Whoever reads them by itself must not be told of the
+        request earlier.
         """
         if (readers is not None) and (writers is not None):
             raise TransferError(f"request {id}: expect readers or writers, not both", request=id)
@@ -102,6 +108,8 @@ class Listener(LocalRank, ABC):
         with self._open():
             ends, last = (None if seconds is None else now + seconds for seconds in (lease, longest))
             self._ledger.expect(kind, id, senders, ends, last)
+            if writers is None:
+                self._parcelling.complete_after(id, Fence.now(self._devices))
 
     def forget(self, id: str) -> bool:
         """Stops expecting request `id`, without an event; whether it was expected. Fenced reads of it then fail."""

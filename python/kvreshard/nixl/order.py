@@ -24,6 +24,9 @@ class Options(TypedDict, total=False):
     """Whether bytes are cleared that the destination's pages own and no peer covers (the default)."""
     layers: Sequence[str] | None
     """Narrows the request to some layers."""
+    wait: bool
+    """Whether nothing moves before the current stream of the calling thread has done what it was given until now (the
+    default): pages in device memory are complete when they are sent, and not in use when they are written."""
     strategy: Wanted
     """Forces a strategy. "auto", the default, takes the cheapest that both sides can run, by the planner's model."""
     fence: bool | None
@@ -42,6 +45,7 @@ class Order:
     deadline: float | None = None
     zero: bool = True
     layers: Sequence[str] | None = None
+    wait: bool = True
     strategy: Wanted = "auto"
     fence: bool | None = None
 

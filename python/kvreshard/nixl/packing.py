@@ -9,7 +9,9 @@ from __future__ import annotations
 import itertools
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 import kvreshard as kvr
 
@@ -66,6 +68,7 @@ class Packing:
         self._peers: dict[str, Peer] = {}
         self._parcels: dict[tuple[str, str, Role], Parcel] = {}
         self._names = itertools.count(time.time_ns())
+        self._unprepared: deque[Parcel] = deque()
         self._ticked = 0.0
 
     # Memory
@@ -73,6 +76,7 @@ class Packing:
     def open_rings(self, areas: dict[Role, Area]) -> None:
         """Begins with rings in these areas, or without. Nothing may be in flight, no peer connected."""
         self.workshop.clear()
+        self._unprepared.clear()
         before, self._areas = self._areas, areas
         if before and before != areas and self._running is not None:
             carrier, sessions = self._running
@@ -119,6 +123,7 @@ class Packing:
         """Takes a parcel, of this side's or a peer's."""
         self._parcels[parcel.key] = parcel
         self._peers[parcel.peer.name] = parcel.peer
+        self._unprepared.append(parcel)
 
     def known(self, peer: Peer, name: str, role: Role) -> bool:
         """Whether there is one of that name."""
@@ -147,6 +152,8 @@ class Packing:
             parcel.sent = min(parcel.sent + 1, 8)
             # A peer that has registered anew since has forgotten who this rank is.
             self._say(parcel.peer, parcel.message, again)
+        # What the machine has to say goes out at once, behind the parcel.
+        self._running[0].run()
 
     def accept(self, parcel: Parcel) -> None:
         """Takes part in a parcel of a peer; not yet when the session has not begun, but the peer tells it again."""
@@ -269,6 +276,10 @@ class Packing:
         except kvr.Error as error:
             log.warning("dropped a frame from %r: %s", sender, error)
         carrier.run()
+        if carrier.busy:
+            # Many frames may come at once, and what has ended meanwhile need not wait for the last.
+            carrier.look()
+            carrier.run()
 
     def progress(self, now: float) -> None:
         """Looks at transfers and kernels, and goes on."""
@@ -281,6 +292,13 @@ class Packing:
             carrier.add("receiver", carrier.receiver.tick())
             carrier.add("sender", carrier.sender.tick())
         carrier.run()
+        if self._unprepared:
+            # While chunks are on their way. What raises here raises again where it is used.
+            parcel = self._unprepared.popleft()
+            if parcel.state == "open" and self._areas:
+                with suppress(Exception):
+                    if parcel.jobs_beside(self._areas[parcel.role]).ahead():
+                        self._unprepared.append(parcel)
 
     def busy_with(self, peer: Peer | None) -> bool:
         """Whether transfers of slots with `peer`, or any, are under way."""

@@ -11,7 +11,7 @@ import kvreshard as kvr
 
 from . import clearing, control
 from .agent import Rows
-from .control import Message, Refused, Takes
+from .control import Message, Refused
 from .errors import LeaseOver
 from .memory import Memory
 from .notices import Kind, Ledger
@@ -19,6 +19,7 @@ from .order import Order
 from .packing import Packing
 from .parcels import Parcel, Role, blocks, size, unblocks
 from .peer import Peer
+from .staging import Fence
 
 log = logging.getLogger(__name__)
 
@@ -30,12 +31,18 @@ class Parcelling:
         self, packing: Packing, memory: Memory, ledger: Ledger, say: Callable[[Peer, Message, bool], None]
     ) -> None:
         self._packing, self._memory, self._ledger, self._say = packing, memory, ledger, say
+        self._complete: dict[str, Fence] = {}
+
+    def complete_after(self, id: str, fence: Fence | None) -> None:
+        """The pages of a request are complete once `fence` is over; readers' parcels wait for it."""
+        self._complete = {known: one for known, one in self._complete.items() if not one.over}
+        if fence is not None:
+            self._complete[id] = fence
 
     def ours(self, peer: Peer, request: kvr.Request, order: Order) -> Parcel:
         """The parcel of a request of this side's. Raises what planning and pairing raise."""
         role: Role = "receiver" if order.direction == "read" else "sender"
-        carried = peer.edge(order.direction)
-        takes: Takes | None = None if carried is None else [*carried.takes]
+        takes = peer.takes(order.direction)
         layers = None if order.layers is None else tuple(order.layers)
         if role == "receiver":
             plan, paired = peer.plan("read", layers), request
@@ -83,7 +90,8 @@ class Parcelling:
         limit = self._packing.limit(peer, role)
         if message.limit > limit:
             raise kvr.LimitExceeded(f"chunks of {message.limit} bytes, and a slot has {limit}")
-        plan = peer.packed_plan(role, None if message.layers is None else tuple(message.layers), message.takes)
+        layers = None if message.layers is None else tuple(message.layers)
+        plan = peer.packed_plan(role, layers, message.takes, message.digest)
         if plan.digest != message.digest:
             raise kvr.IncompatibleLayout(
                 f"the two sides plan request {message.id} differently: {plan.digest:.12} here, "
@@ -96,7 +104,10 @@ class Parcelling:
         if size(chunks) != (message.bytes, message.chunk):
             raise kvr.IncompatibleLayout(f"the two sides cut request {message.id} into other chunks")
         clear = self._clear(pairing, plan) if role == "receiver" and message.zero else None
-        return Parcel(message.name, message.id, peer, role, chunks, kernels.mover, message, ours=False, clear=clear)
+        after = self._complete.get(message.id) if role == "sender" else None
+        return Parcel(
+            message.name, message.id, peer, role, chunks, kernels.mover, message, ours=False, clear=clear, after=after
+        )
 
     def _clear(self, pairing: kvr.Pairing, plan: kvr.Plan) -> Callable[[], None]:
         """Clears what this rank's pages own and the request does not cover."""

@@ -55,6 +55,8 @@ class Peer:
         self._plans: dict[tuple[Direction, Layers | None], kvr.Plan] = {}
         self._prepared: dict[tuple[str, int], tuple[Prepared, Prepared]] = {}
         self._packed: dict[bytes, kvr.Plan] = {}
+        self._by_digest: dict[tuple[str, str], kvr.Plan] = {}
+        self._takes: dict[Direction, Takes | None] = {}
         self.senders = senders
         self.state: State = "connected"
         self.introduced = False
@@ -63,6 +65,10 @@ class Peer:
         """What has been done with this peer."""
         self.transport: str | kvr.Transport = transport
         """What the cost model takes the connection for: the name of a measured transport, or a calibrated one."""
+        self.memory = frozenset(region.memory for region in (*local.regions, *metadata.layout.regions))
+        """Kinds of memory that bytes move between."""
+        self.slow: dict[Direction, int] = {}
+        """Slow transfers in a row, as far as they are counted (`path.watch`)."""
 
     @property
     def name(self) -> str:
@@ -126,22 +132,36 @@ class Peer:
     def set_plan(self, direction: Direction, plan: kvr.Plan, edge: kvr.Edge | None) -> None:
         """Puts a plan, and the route's edge that it is of, in place of what was planned before."""
         self._edges[direction] = edge
+        self._takes[direction] = None if edge is None else [*edge.takes]
         self._plans = {key: known for key, known in self._plans.items() if key[0] != direction}
         self._plans[direction, None] = plan
 
-    def edge(self, direction: Direction) -> kvr.Edge | None:
-        """The route's edge that is planned by, where there is one."""
-        return self._edges.get(direction)
+    def takes(self, direction: Direction) -> Takes | None:
+        """The route's edge that is planned by, where there is one, as peers are told."""
+        return self._takes.get(direction)
 
-    def packed_plan(self, role: Literal["receiver", "sender"], layers: Layers | None, takes: Takes | None) -> kvr.Plan:
-        """The receiver's read between this rank, being `role`, and the peer: what both sides pack by."""
+    def packed_plan(
+        self,
+        role: Literal["receiver", "sender"],
+        layers: Layers | None,
+        takes: Takes | None,
+        digest: str | None = None,
+    ) -> kvr.Plan:
+        """The receiver's read between this rank, being `role`, and the peer: what both sides pack by. One of the
+        `digest` that was asked for before is found by it.
+        """
+        known = self._by_digest.get((role, digest)) if digest is not None else None
+        if known is not None:
+            return known
         key = _encode((role, layers, takes))
         if key not in self._packed:
             if len(self._packed) >= MAX_PACKED:
                 self._packed.clear()
+                self._by_digest.clear()
             ranks = (self._local, self.layout) if role == "receiver" else (self.layout, self._local)
             edge = None if takes is None else kvr.Edge.told("read", takes)
-            self._packed[key] = kvr.plan(*ranks, edge=edge, direction="read", layers=layers)
+            plan = kvr.plan(*ranks, edge=edge, direction="read", layers=layers)
+            self._packed[key] = self._by_digest[role, plan.digest] = plan
         return self._packed[key]
 
     def require_connected(self, request: str) -> None:

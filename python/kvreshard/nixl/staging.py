@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 import kvreshard as kvr
+from kvreshard.kernels import Mover, Work
 
 from .errors import RegistrationError, Unsupported
 from .memory import Memory
@@ -73,6 +74,8 @@ class Area:
     address: int
     buffer: Any = field(repr=False, compare=False)
     stream: Any = field(default=None, repr=False, compare=False)
+    _slots: list[tuple[int, Any]] = field(default_factory=list, init=False, repr=False, compare=False)
+    _events: dict[int, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def home(self) -> tuple[str, int]:
@@ -81,20 +84,59 @@ class Area:
 
     def slot(self, index: int) -> tuple[int, Any]:
         """Address and buffer (one-dimensional, bytes) of a slot."""
-        start = index * self.size.slot_bytes
-        return self.address + start, self.buffer[start : start + self.size.slot_bytes]
+        if not self._slots:
+            # A view of a tensor takes longer to make than the slot takes to find.
+            starts = range(0, self.size.slots * self.size.slot_bytes, self.size.slot_bytes)
+            self._slots.extend(
+                (self.address + start, self.buffer[start : start + self.size.slot_bytes]) for start in starts
+            )
+        return self._slots[index]
 
-    def run(self, kernels: Callable[[], None]) -> Fence:
-        """Starts kernels; the fence tells when they have ended."""
+    def move(self, mover: Mover, job: Any, index: int, *, gather: bool, after: Fence | None = None) -> Fence:
+        """Starts the kernels between a slot and pages, behind `after`; the fence tells when they have ended.
+
+        The slot has no other kernels until then.
+        """
+        _, buffer = self.slot(index)
+        if after is not None and not after.over:
+            if self.stream is None:
+                after.wait()
+            else:
+                self.stream.wait_event(after.event)
+        mover.run(job, buffer, gather=gather, stream=self.stream)
         if self.stream is None:
-            kernels()
             return Fence(None)
-        torch: Any = sys.modules["torch"]
-        with torch.cuda.stream(self.stream):
-            kernels()
-            event = torch.cuda.Event()
-            event.record(self.stream)
+        event = self._events.get(index)
+        if event is None:
+            torch: Any = sys.modules["torch"]
+            event = self._events[index] = torch.cuda.Event()
+        event.record(self.stream)
         return Fence(event)
+
+
+class Jobs:
+    """The chunks of one request, as jobs for `Area.move`. They are made some at a time, the next ones while those
+    before are under way: all of a long request would keep its first chunk waiting.
+    """
+
+    FIRST, MORE = 2, 8
+    """How many are made at a time."""
+
+    def __init__(self, area: Area, mover: Mover, works: Sequence[Work]) -> None:
+        self._area, self._mover, self._works = area, mover, works
+        self._made: list[Any] = []
+
+    def __getitem__(self, index: int) -> Any:
+        while index >= len(self._made):
+            self.ahead()
+        return self._made[index]
+
+    def ahead(self) -> bool:
+        """Makes the next ones; whether there are more."""
+        count = self.MORE if self._made else self.FIRST
+        some = self._works[len(self._made) : len(self._made) + count]
+        self._made.extend(self._mover.prepare_all(some, stream=self._area.stream))
+        return len(self._made) < len(self._works)
 
 
 @dataclass(frozen=True)
@@ -112,6 +154,27 @@ class Fence:
         """Waits for them."""
         if self.event is not None:
             self.event.synchronize()
+
+    @classmethod
+    def now(cls, devices: Collection[int]) -> Fence | None:
+        """Behind everything that this thread's current streams of `devices` were given; `None` where there is nothing
+        to wait for.
+        """
+        torch: Any = sys.modules.get("torch")
+        if torch is None or not devices:
+            return None
+        busy = [stream for stream in map(torch.cuda.current_stream, devices) if not stream.query()]
+        if not busy:
+            return None
+        for stream in busy[1:]:
+            # An event is of one device.
+            busy[0].wait_stream(stream)
+        return cls(busy[0].record_event())
+
+
+def devices(layout: kvr.RankLayout) -> frozenset[int]:
+    """The devices that the layout's pages are on."""
+    return frozenset(region.device for region in layout.regions if region.memory == "VRAM")
 
 
 def home(layout: kvr.RankLayout) -> tuple[str, int] | None:

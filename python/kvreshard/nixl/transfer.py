@@ -10,7 +10,9 @@ from .errors import Cancelled, DeadlinePassed, LeaseOver, NixlError, PeerLost, T
 from .events import Direction, Event, Failed, Finished, Freed
 from .leases import Lease
 from .leg import Leg
+from .path import watch
 from .peer import Peer
+from .staging import Fence
 
 
 @dataclass
@@ -23,6 +25,8 @@ class Transfer:
     deadline: float
     clear: list[Callable[[], None]]
     leases: list[Lease] = field(default_factory=list)
+    after: Fence | None = None
+    begun: bool = False
     failed: bool = False
 
     @property
@@ -31,7 +35,10 @@ class Transfer:
         return any(leg.moving for leg in self.legs)
 
     def start(self) -> None:
-        """Posts the legs in order, up to one that is refused."""
+        """Posts the legs in order, up to one that is refused; not before `after` is over."""
+        if self.after is not None and not self.after.over:
+            return
+        self.begun = True
         for leg in self.legs:
             leg.start()
             if leg.error is not None:
@@ -45,6 +52,8 @@ class Transfer:
 
     def advance(self, now: float) -> Iterator[Event]:
         """Progress since the last call, as events. The transfer has come to its end when `over`."""
+        if not self.begun and not self.failed:
+            self.start()
         for leg in self.legs:
             leg.advance(go_on=not self.failed)
         if self.failed:
@@ -64,6 +73,7 @@ class Transfer:
             shares = tuple(leg.share for leg in self.legs)
             for leg, share in zip(self.legs, shares, strict=True):
                 leg.peer.metrics.count(share)
+                watch(leg.peer, self.direction, leg.measured)
             yield Finished(self.id, self.direction, tuple(one for leg in self.legs for one in leg.measured), shares)
 
     def needs(self, peer: Peer) -> bool:
@@ -113,7 +123,10 @@ class Transfer:
 
     def _too_late(self) -> NixlError:
         slow = [leg.peer.name for leg in self.legs if leg.moving]
-        if slow:
+        if not self.begun:
+            slow = [leg.peer.name for leg in self.legs]
+            what = "was not begun in time: this thread's stream is still at what it was given before"
+        elif slow:
             what = "did not finish in time; pages that a transfer may still touch stay held until it ends"
         else:
             slow = [lease.peer.name for lease in self.leases if lease.verdict != "confirmed"]
