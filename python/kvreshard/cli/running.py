@@ -17,6 +17,8 @@ import typer
 
 import kvreshard as kvr
 from kvreshard.cli import trial
+from kvreshard.cli.devices import described
+from kvreshard.cli.devices import devices as look_at_devices
 from kvreshard.cli.output import REFUSED, dump, fail, say, table, working
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
@@ -30,13 +32,23 @@ def demo(context: typer.Context) -> None:
     raise typer.Exit(main(context.args))
 
 
-def calibrate(as_json: Json = False) -> None:
-    """Measures the constants of the cost model between two processes of this machine, over NIXL and host memory."""
+def calibrate(
+    devices: Annotated[
+        str,
+        typer.Option(help="Two devices, such as 0,1: the one that issues and its peer's. Host memory if not given."),
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Measures the constants of the cost model between two processes of this machine, over NIXL."""
     if importlib.util.find_spec("nixl") is None:
         fail("calibration needs nixl: pip install 'kvreshard[nixl]'")
     os.environ.setdefault("NIXL_LOG_LEVEL", "WARN")
+    numbers = [part.strip() for part in devices.split(",")] if devices else []
+    if numbers and (len(numbers) != 2 or not all(part.isdecimal() for part in numbers)):
+        fail(f"--devices takes two numbers, such as 0,1; not {devices!r}")
+    pair = (int(numbers[0]), int(numbers[1])) if numbers else None
     with working("measuring", quiet=as_json), logs_aside():
-        measured = importlib.import_module("kvreshard.nixl.loopback").calibrate_host()
+        measured = importlib.import_module("kvreshard.nixl.loopback").calibrate_host(devices=pair)
     names = (
         "read_post_ns",
         "read_bytes_per_us",
@@ -60,7 +72,9 @@ def doctor(
     transfer: Annotated[bool, typer.Option(help="Try a small transfer between two agents.")] = True,
     as_json: Json = False,
 ) -> None:
-    """What is installed, what NIXL can load, whether a small transfer arrives, and known traps. Exit code 1 if not."""
+    """What is installed, what NIXL can load, whether a small transfer arrives, how devices reach each other, and known
+    traps. Exit code 1 if a transfer fails, or takes a long way round.
+    """
     versions = {name: _version(name) for name in PACKAGES}
     found: dict[str, Any] = {
         "kvreshard": kvr.__version__,
@@ -72,13 +86,16 @@ def doctor(
         },
         "plugins": None,
         "transfer": None,
+        "devices": None,
     }
     if importlib.util.find_spec("nixl") is not None:
         with working("looking", quiet=as_json), logs_aside():
             found["plugins"] = _plugins()
             found["transfer"] = trial.trial() if transfer else None
+            found["devices"] = look_at_devices(transfer=transfer)
     found["traps"] = traps(found)
-    broken = found["transfer"] is not None and not found["transfer"]["right"]
+    tried = [found["transfer"], *(found["devices"] or {}).get("paths", [])]
+    broken = any(one is not None and not one["right"] for one in tried)
     if as_json:
         dump(found)
     else:
@@ -165,6 +182,8 @@ def _print(found: dict[str, Any]) -> None:
         say(f"a small transfer: {'right' if said['right'] else 'WRONG'}, {said['said']}")
         for way in said["transports"]:
             say(f"  {way['operation']}: {way['transport']}, {way['method']}, {way['times']} times")
+    for line in described(found["devices"]) if found["devices"] else ():
+        say(line)
     for trap in found["traps"]:
         say(f"trap: {trap}")
     if not found["traps"]:

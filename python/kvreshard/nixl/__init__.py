@@ -4,7 +4,7 @@ Needs `nixl` and `msgspec`. `Connector` is all that most callers use; `poll` ret
 `kvreshard.Error`. No offset is computed here: descriptors come from `kvreshard.plan`.
 """
 
-from .calibrate import calibrate
+from .calibrate import calibrate, time_path
 from .connector import Connector
 from .contact import FirstContact
 from .errors import (
@@ -41,6 +41,7 @@ from .events import (
 )
 from .metrics import Metrics
 from .order import Options
+from .path import Path
 from .peer import Peer
 
 __all__ = [
@@ -64,6 +65,7 @@ __all__ = [
     "NotPublished",
     "NotRegistered",
     "Options",
+    "Path",
     "Peer",
     "PeerBusy",
     "PeerDown",
@@ -78,4 +80,5 @@ __all__ = [
     "Unsupported",
     "Untracked",
     "calibrate",
+    "time_path",
 ]

@@ -40,6 +40,9 @@ Operation = Literal["READ", "WRITE"]
 MAX_PARKED = 256
 """Peers that are kept loaded though nobody is connected with them."""
 
+GET_ZCOPY = "UCX_CUDA_IPC_ENABLE_GET_ZCOPY"
+"""What UCX needs to read device memory of the same host directly."""
+
 Registration = NewType("Registration", object)
 Prepared = NewType("Prepared", object)
 Handle = NewType("Handle", object)
@@ -130,7 +133,7 @@ def open_agent(name: str, *, progress_thread: bool, telemetry: bool, threads: in
     """
     nixl: Any = importlib.import_module("nixl")
     if Path("/dev/nvidiactl").exists():
-        os.environ.setdefault("UCX_CUDA_IPC_ENABLE_GET_ZCOPY", "y")
+        os.environ.setdefault(GET_ZCOPY, "y")
     config = nixl.nixl_agent_config(
         enable_prog_thread=progress_thread,
         capture_telemetry=telemetry,

@@ -22,7 +22,9 @@ from .agent import Agent, Operation, Rows
 from .buffers import buffer
 from .connector import Connector
 from .errors import NixlError, TransferError
+from .events import Direction
 from .passes import fit_passes, measure_passes
+from .path import Path, judge
 from .peer import Peer
 
 SIZES = (256, 4 << 10, 64 << 10, 1 << 20)
@@ -30,6 +32,9 @@ SIZES = (256, 4 << 10, 64 << 10, 1 << 20)
 
 BUFFER = 32 << 20
 """Bytes of our buffer, and the most that one measurement moves."""
+
+PROBE = 8 << 20
+"""Bytes of the transfer that a path is timed by."""
 
 MAX_DESCRIPTORS = 2048
 TIMEOUT = 30.0
@@ -81,6 +86,22 @@ def calibrate(
     if keep:
         peer.transport = found
     return found
+
+
+def time_path(connector: Connector, peer: Peer, direction: Direction = "read") -> Path:
+    """Times transfers of up to 8 MiB in one run, and says in words whether bytes take a long way round.
+
+    Reads change nothing; writes put back what was just read, and are for pages that nobody uses meanwhile. The peer
+    must make progress. The connector's lock is held for it.
+
+    Raises:
+        NotConnected: The peer is lost or closed.
+        TransferError: A transfer failed, or took more than 30 seconds.
+    """
+    size = min(PROBE, max(region.bytes for region in peer.layout.regions))
+    operation: Operation = "READ" if direction == "read" else "WRITE"
+    (sample,) = measure(connector, peer, operation, sizes=(size,), most=1)
+    return judge(peer, direction, sample.size / sample.seconds)
 
 
 def fit(samples: Sequence[Sample]) -> tuple[float, float]:
