@@ -95,12 +95,13 @@ bench-guard: tools-present ## Hold instruction counts of fixed workloads against
 	$(PYTHON) benches/guard.py $(GUARD_FLAGS)
 
 .PHONY: test-gpu
-test-gpu: $(TEST)/built ## The tests that need a GPU
-	$(TEST)/bin/python -m pytest tests/gpu
+test-gpu: $(TEST)/built ## The tests that need a GPU; ranks are spread over all that are visible
+	$(TEST)/bin/python -m pytest tests/gpu tests/test_connector_device.py
 
 .PHONY: bench-gpu
-bench-gpu: $(TEST)/built ## Measure the kernels on a GPU, every byte checked
-	$(TEST)/bin/python benches/gpu_kernels.py
+bench-gpu: $(TEST)/built ## Measure kernels on a GPU and transfers between all visible ones, every byte checked
+	$(TEST)/bin/python -m benches.gpu_kernels
+	$(TEST)/bin/python -m benches.gpu_transfers
 
 .PHONY: fuzz
 fuzz: tools-present ## Fuzz every target for SECONDS each, 60 where not given (needs cargo-fuzz; any toolchain will do)

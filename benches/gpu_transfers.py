@@ -1,199 +1,322 @@
-"""Direct, landed and packed transfers in VRAM, from a prefill process to a decode process, every byte checked.
+"""Transfers in device memory between processes: direct, landed, packed, and one merged write; every byte checked.
 
-    python benches/gpu_transfers.py [--mib 1024] [--strategies direct,landed,packed]
+    python -m benches.gpu_transfers                     the tables, over all visible GPUs
+    python -m benches.gpu_transfers --only shuffle      cases whose name contains this
+    python -m benches.gpu_transfers --trace FILE        the steps of one turn of each row as well
+    python -m benches.gpu_transfers --device cpu --mib 16     the same on host memory, to try the script
 
-Prefill has TP 2 and decode TP 4, all ranks of a side in one process with a NIXL agent each, spread over the visible
-GPUs: prefill on the first, decode on the last. Pages of 16 tokens, scattered. The bound beside the table is one write
-of the same bytes as one descriptor. Needs torch, Triton, nixl, msgspec, numpy and kvreshard; nothing is downloaded.
+One GPU: prefill TP 2 in one process, decode TP 4 in another. Several: prefill TP 1 on the first to decode TP 1 on the
+second; TP 1 to TP 2 on both; TP 2 on both to TP 1; TP 2 on the first to TP 4 on the second; a process a rank. Random
+data, 32 layers, 8 heads of 128, pages of 16 tokens, scattered. The bound beside a table is one write of as many bytes
+between the same ranks, one descriptor a pair. A time is from the first call of the issuing side to the last rank's end.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing as mp
-import os
-import time
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
-import numpy as np
 import torch
 
 import kvreshard as kvr
-from kvreshard.nixl import Connector, Failed, Finished
+from benches.gpu_ranks import LAYERS, PACKED, SHUFFLED, SLOTS, Case, Half, How, Moved, Which, serve
 
-os.environ.setdefault("NIXL_LOG_LEVEL", "ERROR")
-
-LAYERS, HEADS, TOKENS, SIZE = 32, 8, 16, 128
-PACKED, SLOTS, SHUFFLED = "h n k[d] v[d]", "k[h n d] v[h n d]", "k[h d/8 n d%8] v[h n/8 d n%8]"
+TOKENS = 16
+TOKEN_BYTES = 2 * LAYERS * 8 * 128 * 2
 
 
-def elements(layer: int, pages: int, device: torch.device) -> torch.Tensor:
-    """K and V of a layer: int16 [2, heads, pages, tokens, size], the same in both processes."""
-    generator = torch.Generator(device=device).manual_seed(1000 + layer)
-    shape = (2, HEADS, pages, TOKENS, SIZE)
-    return torch.randint(-(2**15), 2**15 - 1, shape, dtype=torch.int16, device=device, generator=generator)
+@dataclass(frozen=True)
+class Topology:
+    """Which ranks are where, and how many processes host them."""
+
+    name: str
+    prefill: tuple[str, ...]
+    decode: tuple[str, ...]
+    process_a_rank: bool
 
 
-def written(notation: str, of: torch.Tensor) -> torch.Tensor:
-    """Pages of `of` ([2, heads, pages, tokens, size]) as int16 [pages, elements], by the formulas of the formats."""
-    pages = of.shape[2]
-    if notation == PACKED:
-        return of.permute(2, 1, 3, 0, 4).reshape(pages, -1)
-    if notation == SLOTS:
-        return of.permute(2, 0, 1, 3, 4).reshape(pages, -1)
-    k = of[0].reshape(-1, pages, TOKENS, SIZE // 8, 8).permute(1, 0, 3, 2, 4).reshape(pages, -1)
-    v = of[1].reshape(-1, pages, TOKENS // 8, 8, SIZE).permute(1, 0, 2, 4, 3).reshape(pages, -1)
-    return torch.cat([k, v], dim=1)
+def topologies(device: str) -> Iterator[Topology]:
+    """What the visible devices allow."""
+    count = 1 if device == "cpu" else torch.cuda.device_count()
+    if count == 1:
+        one = "cpu" if device == "cpu" else "cuda:0"
+        yield Topology("TP 2 to TP 4", (one,) * 2, (one,) * 4, False)
+        return
+    first, last = "cuda:0", "cuda:1"
+    yield Topology("TP 1 to TP 1", (first,), (last,), True)
+    yield Topology("TP 1 to TP 2 on both", (first,), (first, last), True)
+    yield Topology("TP 2 on both to TP 1", (first, last), (last,), True)
+    yield Topology("TP 2 to TP 4", (first,) * 2, (last,) * 4, True)
 
 
-def orders(pages: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Scattered page ids of decode and prefill."""
-    generator = np.random.default_rng(7)
-    return generator.permutation(pages).astype(np.int32), generator.permutation(pages).astype(np.int32)
+def cases(topology: Topology, mib: int) -> Iterator[tuple[Case, str]]:
+    """What is measured between them, and by what: r(ead) or w(rite), strategy."""
+    tokens = (mib << 20) // TOKEN_BYTES // 64 * 64
+
+    def case(name: str, source: str, target: str, tokens: int, pages: tuple[int, int] = (16, 16), **rest: Any) -> Case:
+        halves = Half(source, pages[0], topology.prefill), Half(target, pages[1], topology.decode)
+        return Case(name, *halves, tokens, **rest)
+
+    slots = case("two slots", SLOTS, SLOTS, tokens)
+    yield slots, "r-direct w-direct r-landed r-packed w-packed r-auto"
+    yield replace(slots, name="two slots, reader issues", flow="pull"), "r-packed w-packed"
+    yield case("standard to shuffle", PACKED, SHUFFLED, tokens), "r-landed r-packed w-packed"
+    yield case("standard, pages of 16 to 64", PACKED, PACKED, tokens, (16, 64)), "r-direct r-landed r-packed w-packed"
+    if len(set(topology.prefill + topology.decode)) > 1:
+        # Long enough that the first chunk's way and the last one's do not weigh.
+        many = case("two slots, 4 times as much", SLOTS, SLOTS, 4 * tokens)
+        yield many, "r-packed w-packed"
+        yield replace(many, name="two slots, 4 times, reader issues", flow="pull"), "r-packed"
+        yield case("standard to shuffle, 4 times", PACKED, SHUFFLED, 4 * tokens), "r-packed w-packed"
+    small = case("64 pages", SLOTS, SLOTS, 64 * TOKENS)
+    yield small, "r-direct r-landed r-packed w-packed r-auto"
+    yield replace(small, name="64 pages, consecutive", consecutive=True), "r-direct r-packed r-auto"
+    yield case("1 page", SLOTS, SLOTS, TOKENS), "r-direct r-landed r-packed r-auto"
 
 
-class Side:
-    """All ranks of one engine."""
+class Worker:
+    """The driver's hold on a process."""
 
-    def __init__(self, name: str, size: int, notation: str, pages: int, device: torch.device) -> None:
-        self.size, self.notation, self.pages, self.device = size, notation, pages, device
-        self.ranks = []
-        self.caches: list[list[torch.Tensor]] = []
-        heads = HEADS // size
-        form = kvr.PageFormat(notation, h=heads, n=TOKENS, d=SIZE, dtype="bf16")
-        for rank in range(size):
-            one = Connector(f"{name}-{rank}", staging=256 << 20, slot_bytes=32 << 20, deadline=120.0)
-            caches = []
-            for layer in range(LAYERS):
-                cache = torch.full((pages, form.page_bytes // 2), -1, dtype=torch.int16, device=device)
-                one.add_layer(f"layers.{layer}", cache.view(torch.uint8), form, totals={"h": HEADS})
-                caches.append(cache)
-            one.publish(engine=name, tp=(rank, size))
-            self.ranks.append(one)
-            self.caches.append(caches)
-        torch.cuda.synchronize(device)
+    def __init__(self, which: Which, indexes: tuple[int, ...]) -> None:
+        context = mp.get_context("spawn")
+        self.pipe: Connection
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=serve, args=(theirs, which, indexes), daemon=True)
+        self.process.start()
+        theirs.close()
 
-    def share(self, rank: int) -> slice:
-        """The heads of a rank."""
-        heads = HEADS // self.size
-        return slice(rank * heads, (rank + 1) * heads)
+    def tell(self, command: str, *arguments: Any) -> None:
+        """Sends a command."""
+        self.pipe.send((command, arguments))
 
-    def fill(self, ids: np.ndarray[Any, Any]) -> None:
-        """Writes every layer's pages at `ids`."""
-        at = torch.from_numpy(ids).long().to(self.device)
-        for layer in range(LAYERS):
-            of = elements(layer, self.pages, self.device)
-            for rank in range(self.size):
-                self.caches[rank][layer][at] = written(self.notation, of[:, self.share(rank)])
-        torch.cuda.synchronize(self.device)
-
-    def wrong(self, ids: np.ndarray[Any, Any]) -> int:
-        """Elements of all pages that are not what they should be; clears the pages for the next run."""
-        at, count = torch.from_numpy(ids).long().to(self.device), 0
-        for layer in range(LAYERS):
-            of = elements(layer, self.pages, self.device)
-            for rank in range(self.size):
-                cache = self.caches[rank][layer]
-                count += int((cache[at] != written(self.notation, of[:, self.share(rank)])).sum())
-                cache.fill_(-1)
-        torch.cuda.synchronize(self.device)
-        return count
+    def answer(self) -> Any:
+        """Its result."""
+        if not self.pipe.poll(180):
+            raise SystemExit("a rank does not answer")
+        found = self.pipe.recv()
+        if isinstance(found, Exception):
+            raise SystemExit(str(found))
+        return found
 
 
-def prefill(pipe: Connection, notation: str, pages: int) -> None:
-    """The prefill process: publishes, connects back, and polls until told to end."""
-    device = torch.device("cuda", 0)
-    torch.cuda.set_device(device)
-    side = Side("prefill", 2, notation, pages, device)
-    side.fill(orders(pages)[1])
-    pipe.send([rank.metadata() for rank in side.ranks])
-    for data in pipe.recv():
-        for rank in side.ranks:
-            rank.connect(data, direction=None)
-    pipe.send("ready")
-    while not pipe.poll():
-        for rank in side.ranks:
-            rank.poll()
-    for rank in side.ranks:
-        rank.close()
+def ask(workers: Sequence[Worker], command: str, *arguments: Any) -> list[Any]:
+    """A command to all, and all results."""
+    for worker in workers:
+        worker.tell(command, *arguments)
+    return [worker.answer() for worker in workers]
 
 
-def run(side: Side, sources: list[list[tuple[Any, kvr.Request]]], strategy: str, name: str) -> tuple[float, int]:
-    """Seconds until every decode rank has everything, and descriptors posted."""
-    torch.cuda.synchronize(side.device)
-    start = time.perf_counter()
-    for rank, pairs in zip(side.ranks, sources, strict=True):
-        rank.read_all(pairs, id=name, strategy=strategy)
-    left, posted = set(range(side.size)), 0
-    while left:
-        for index in list(left):
-            for event in side.ranks[index].poll():
-                if isinstance(event, Failed):
-                    raise event.reason
-                if isinstance(event, Finished):
-                    left.discard(index)
-                    posted += event.posted
-    torch.cuda.synchronize(side.device)
-    return time.perf_counter() - start, posted
+class Ranks:
+    """All processes of a topology."""
+
+    def __init__(self, topology: Topology) -> None:
+        def made(which: Which, devices: tuple[str, ...]) -> list[Worker]:
+            every = tuple(range(len(devices)))
+            parts = [(one,) for one in every] if topology.process_a_rank else [every]
+            return [Worker(which, part) for part in parts]
+
+        self.prefill, self.decode = made("prefill", topology.prefill), made("decode", topology.decode)
+        for worker in self.all:
+            worker.answer()
+        self.turn = 0
+
+    @property
+    def all(self) -> list[Worker]:
+        """Prefill's first."""
+        return self.prefill + self.decode
+
+    def open(self, case: Case) -> None:
+        """Builds a case and connects the ranks."""
+        told = ask(self.all, "build", case)
+        sides = [
+            [one for some in part for one in some] for part in (told[: len(self.prefill)], told[len(self.prefill) :])
+        ]
+        ask(self.all, "join", *sides)
+
+    def merged(self, repeats: int, *, whole: bool) -> float:
+        """Median seconds of writing as many bytes as one descriptor, or one for each pair of ranks at once."""
+        workers = self.prefill[:1] if whole else self.prefill
+        times = [spent(ask(workers, "one_run", whole)) for _ in range(repeats + 2)]
+        return statistics.median(times[2:])
+
+    def move(self, how: str, *, traced: How = "no") -> tuple[float, list[Moved], list[Moved]]:
+        """Seconds of one turn, and what both sides say of it."""
+        self.turn += 1
+        operation, strategy = how.split("-")
+        issuers, others = (self.prefill, self.decode) if operation == "w" else (self.decode, self.prefill)
+        if traced != "no":
+            ask(others, "watch", traced)
+        moved = ask(issuers, "move", f"request-{self.turn}", strategy, traced)
+        heard = ask(others, "heard", f"request-{self.turn}")
+        if traced != "no":
+            ask(others, "watch", "no")
+        return spent(moved), moved, heard
+
+    def wrong(self) -> int:
+        """Wrong elements at decode."""
+        return sum(ask(self.decode, "wrong"))
+
+    def quit(self) -> None:
+        """Ends the processes."""
+        for worker in self.all:
+            worker.tell("quit")
+        for worker in self.all:
+            worker.process.join(20)
 
 
-def table(source: str, target: str, arguments: argparse.Namespace) -> None:
-    """One pair of formats."""
-    page = 2 * HEADS * TOKENS * SIZE * 2
-    pages = (arguments.mib << 20) // (LAYERS * page)
-    context = mp.get_context("spawn")
-    pipe, theirs = context.Pipe()
-    process = context.Process(target=prefill, args=(theirs, source, pages))
-    process.start()
-    device = torch.device("cuda", torch.cuda.device_count() - 1)
-    torch.cuda.set_device(device)
-    side = Side("decode", 4, target, pages, device)
-    mine, remote = orders(pages)
-    told = pipe.recv()
-    pipe.send([rank.metadata() for rank in side.ranks])
-    assert pipe.recv() == "ready"
-    sources = []
-    for index, rank in enumerate(side.ranks):
-        peer = rank.connect(told[index * 2 // side.size])
-        request = kvr.Request((0, pages * TOKENS), [kvr.Blocks(mine)], [kvr.Blocks(remote)])
-        sources.append([(peer, request)])
-    total = LAYERS * page * pages
-    for strategy in arguments.strategies.split(","):
-        times = []
-        for turn in range(1 if strategy == "direct" else arguments.repeats):
-            seconds, posted = run(side, sources, strategy, f"{strategy}-{turn}")
-            wrong = side.wrong(mine)
-            times.append(seconds)
-            if wrong:
-                raise SystemExit(f"{strategy}: {wrong} wrong elements")
-        best = sorted(times)[len(times) // 2]
-        print(
-            f"{source:28s} -> {target:28s} {strategy:7s} posted {posted:7d} "
-            f"{best * 1e3:9.2f} ms {total / best / 1e9:8.1f} GB/s  first {times[0] * 1e3:.0f} ms  all bytes right",
-            flush=True,
-        )
-    pipe.send("end")
-    process.join(60)
-    for rank in side.ranks:
-        rank.close()
-    torch.cuda.empty_cache()
+def spent(moved: Sequence[Moved]) -> float:
+    """Seconds from the first call to the last end."""
+    return max(one.ended for one in moved) - min(one.begun for one in moved)
+
+
+def link(topology: Topology, size: int = 1 << 30, repeats: int = 20) -> float:
+    """Median milliseconds of one copy of `size` bytes from prefill's first device to decode's last."""
+    one, other = (
+        torch.randint(0, 256, (size,), dtype=torch.uint8, device=device)
+        for device in (topology.prefill[0], topology.decode[-1])
+    )
+    times = []
+    for _ in range(repeats + 3):
+        for device in (one.device, other.device):
+            torch.cuda.synchronize(device)
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        with torch.cuda.device(one.device):
+            begin.record()
+            other.copy_(one)
+            end.record()
+            end.synchronize()
+        times.append(begin.elapsed_time(end))
+    return statistics.median(times[3:])
+
+
+def measured(ranks: Ranks, case: Case, how: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Several turns of one case by one strategy."""
+    times: list[float] = []
+    repeats = 1 if "direct" in how and case.bytes > 64 << 20 else arguments.repeats
+    for turn in range(repeats + 1):
+        seconds, moved, heard = ranks.move(how)
+        if wrong := ranks.wrong():
+            raise SystemExit(f"{case.name}, {how}: {wrong} elements are wrong")
+        times.append(seconds)
+        if turn == 0 and repeats == 1:
+            break
+    best = statistics.median(times[1:] or times)
+    row = {
+        "case": case.name,
+        "how": how,
+        "strategies": sorted({name for one in moved for name in one.strategies}),
+        "posted": sum(one.posted for one in moved),
+        "mib": sum(one.bytes for one in moved) / 2**20,
+        "ms": best * 1e3,
+        "least_ms": min(times) * 1e3,
+        "first_ms": times[0] * 1e3,
+        "gb_per_s": case.bytes / best / 1e9,
+    }
+    if "direct" not in how:
+        seconds, moved, heard = ranks.move(how, traced="traced")
+        ranks.wrong()
+        row["traced_ms"] = seconds * 1e3
+        for name, side in (("issuer", moved), ("other", heard)):
+            row[f"{name}_us"] = {
+                key: round(max(one.host.get(key, 0.0) for one in side) * 1e6) for one in side for key in one.host
+            }
+        if arguments.trace:
+            logs = ask(ranks.all, "log")
+            with open(arguments.trace, "a") as file:
+                json.dump({"case": case.name, "how": how, "logs": logs}, file)
+                file.write("\n")
+        if arguments.profile:
+            ranks.move(how, traced="profiled")
+            ranks.wrong()
+            with open(arguments.profile, "a") as file:
+                for worker, text in zip(ranks.all, ask(ranks.all, "profile"), strict=True):
+                    file.write(f"{case.name}, {how}: {worker.process.name}\n{text}\n")
+    return row
+
+
+HEAD = (
+    f"{'case':33s} {'by':12s} {'posted':>7s} {'MiB':>6s} {'ms':>9s} {'GB/s':>7s} "
+    f"{'of one':>6s} {'pairs':>6s} {'first':>6s}  host us"
+)
+
+
+def shown(row: dict[str, Any]) -> str:
+    """A row of the table."""
+    by = row["how"].replace("r-", "read ").replace("w-", "write ")
+    chosen = f" ({'+'.join(row['strategies'])})" if "auto" in by else ""
+    sides = ("issuer", "other")
+    host = [f"{name} {sum(row[f'{name}_us'].values())}" for name in sides if f"{name}_us" in row]
+    return (
+        f"{row['case']:33s} {by:12s} {row['posted']:7d} {row['mib']:6.0f} {row['ms']:9.2f} {row['gb_per_s']:7.1f} "
+        f"{row['one_ms'] / row['ms']:6.2f} {row['pairs_ms'] / row['ms']:6.2f} {row['first_ms']:6.0f}  "
+        f"{', '.join(host)}{chosen}"
+    )
+
+
+def table(topology: Topology, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """All cases between the ranks of a topology."""
+    rows = []
+    print(f"\n{topology.name}: prefill on {', '.join(topology.prefill)}; decode on {', '.join(topology.decode)}")
+    copied = 0.0
+    if arguments.device != "cpu":
+        copied = link(topology)
+        ends = f"{topology.prefill[0]} to {topology.decode[-1]}"
+        print(f"one copy of 1 GiB, {ends}: {copied:.3f} ms, {(1 << 30) / copied / 1e6:.0f} GB/s")
+        torch.cuda.empty_cache()
+    ranks = Ranks(topology)
+    print(HEAD, flush=True)
+    for case, ways in cases(topology, arguments.mib):
+        if arguments.only not in case.name:
+            continue
+        case = replace(case, staging=arguments.staging << 20, slot=arguments.slot << 20)
+        ranks.open(case)
+        bounds = {name: ranks.merged(arguments.repeats, whole=name == "one") * 1e3 for name in ("one", "pairs")}
+        for name, words in (("one", "one write"), ("pairs", "one a pair")):
+            rate = case.bytes / bounds[name] / 1e6
+            print(f"{case.name:33s} {words:12s} {case.bytes / 2**20:14.0f} {bounds[name]:9.2f} {rate:7.1f}")
+        for how in ways.split():
+            if arguments.ways and how not in arguments.ways.split(","):
+                continue
+            row = measured(ranks, case, how, arguments)
+            row |= {"topology": topology.name, "one_ms": bounds["one"], "pairs_ms": bounds["pairs"], "copy_ms": copied}
+            rows.append(row)
+            print(shown(row), flush=True)
+        ask(ranks.all, "end")
+    ranks.quit()
+    return rows
 
 
 def main() -> None:
-    """Prints the table."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--mib", type=int, default=1024)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--strategies", default="direct,landed,packed")
+    """Prints the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mib", type=int, default=1024, help="MiB of a large request, all ranks together")
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--ways", default="", help="only these, such as r-packed,w-packed")
+    parser.add_argument("--staging", type=int, default=1536, help="MiB of staging of a rank")
+    parser.add_argument("--slot", type=int, default=64, help="MiB of a slot")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--trace", help="file to append the steps to, a line of JSON a row")
+    parser.add_argument("--profile", help="file to append what Python's profiler says of one more turn of each row")
+    parser.add_argument("--json", help="file to write all rows to")
     arguments = parser.parse_args()
-    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    print(f"{len(names)} x {names[0]}, torch {torch.__version__}, {arguments.mib} MiB, TP 2 to TP 4", flush=True)
-    for source, target in ((SLOTS, SLOTS), (PACKED, SHUFFLED)):
-        if source != target:
-            # Direct descriptors of 2 bytes are not worth anyone's time.
-            arguments.strategies = arguments.strategies.replace("direct,", "")
-        table(source, target, arguments)
+    if arguments.device != "cpu" and not torch.cuda.is_available():
+        print("no CUDA device: nothing measured")
+        return
+    names = ["host memory"]
+    if arguments.device != "cpu":
+        names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    print(f"{len(names)} x {names[0]}, torch {torch.__version__}, kvreshard {kvr.__version__}")
+    rows = [row for topology in topologies(arguments.device) for row in table(topology, arguments)]
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            json.dump({"devices": names, "rows": rows}, file, indent=1)
 
 
 if __name__ == "__main__":

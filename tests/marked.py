@@ -1,4 +1,7 @@
-"""An engine's own writer and reader of packed bf16 pages, from array axes alone: they know no format of kvreshard."""
+"""An engine's own writer and reader of packed bf16 pages, from array axes alone: they know no format of kvreshard.
+
+Pages are arrays, or tensors of which a page at a time is copied to the host and back.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,15 @@ import numpy.typing as npt
 Sides = dict[str, npt.NDArray[np.float32]]
 
 
-def _view(arrays: Sequence[Any], spec: Any, notation: str, layer: str, page: int) -> npt.NDArray[np.uint16]:
+def _page(arrays: Sequence[Any], layer: str, page: int) -> tuple[Any, npt.NDArray[np.uint8]]:
+    """A page, and its bytes on the host: the same memory for an array, a copy of a tensor's."""
+    found = arrays[int(layer.rpartition(".")[2])][page]
+    return found, found if isinstance(found, np.ndarray) else found.cpu().numpy()
+
+
+def _view(page: npt.NDArray[np.uint8], spec: Any, notation: str) -> npt.NDArray[np.uint16]:
     """A page's elements as [token, head, K|V and channel]."""
-    one: npt.NDArray[np.uint16] = arrays[int(layer.rpartition(".")[2])][page].view(np.uint16)
+    one: npt.NDArray[np.uint16] = page.view(np.uint16)
     if notation == "n h k[d] v[d]":
         shaped = one.reshape(spec.tokens, spec.heads, 2 * spec.size)
     elif notation == "h n k[d] v[d]":
@@ -28,7 +37,13 @@ def writer(arrays: Sequence[Any], spec: Any, notation: str) -> Callable[[str, in
 
     def write(layer: str, page: int, values: Mapping[str, Any]) -> None:
         both = np.concatenate([values["k"], values["v"]], axis=-1).astype(np.float32)
-        _view(arrays, spec, notation, layer, page)[...] = both.view(np.uint32) >> 16
+        found, here = _page(arrays, layer, page)
+        _view(here, spec, notation)[...] = both.view(np.uint32) >> 16
+        if found is not here:
+            import torch
+
+            found.copy_(torch.from_numpy(here))
+            torch.cuda.synchronize()
 
     return write
 
@@ -37,7 +52,7 @@ def reader(arrays: Sequence[Any], spec: Any, notation: str) -> Callable[[str, in
     """Finds K and V."""
 
     def read(layer: str, page: int) -> Sides:
-        bits = _view(arrays, spec, notation, layer, page).astype(np.uint32) << 16
+        bits = _view(_page(arrays, layer, page)[1], spec, notation).astype(np.uint32) << 16
         values = np.ascontiguousarray(bits).view(np.float32)
         return {"k": values[..., : spec.size], "v": values[..., spec.size :]}
 

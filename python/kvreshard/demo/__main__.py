@@ -27,6 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--scramble", action="store_true", help="prefill writes pages that are not what its format says: must fail"
     )
     parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
+    parser.add_argument(
+        "--memory", choices=("dram", "vram"), default="dram", help="where pages are (vram: on all visible devices)"
+    )
     given = parser.parse_args(arguments)
     if unknown := sorted(set(given.scenario) - set(names)):
         parser.error(f"no scenario is called {', '.join(unknown)}")
@@ -42,6 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{error}: {MISSING}", file=sys.stderr)
         return 2
 
+    devices = 0
+    if given.memory == "vram":
+        devices = visible()
+        if not devices:
+            print("--memory vram needs torch and a CUDA or ROCm device", file=sys.stderr)
+            return 2
+
     chosen = []
     for one in SCENARIOS:
         if not given.scenario or one.name in given.scenario:
@@ -49,13 +59,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
             chosen.append(replace(one, layers=given.layers, seed=given.seed, end=end))
     begun = time.perf_counter()
     report = Report(chosen, sys.stderr if given.json else None, terse=given.json)
-    outcomes = report.run(lambda scenario, stage: run(scenario, stage=stage, backwards=given.scramble))
+    outcomes = report.run(lambda scenario, stage: run(scenario, stage=stage, backwards=given.scramble, devices=devices))
     seconds = time.perf_counter() - begun
     if given.json:
         print(json.dumps(as_json(outcomes, seconds), indent=2))
     else:
         report.say(summary(outcomes, seconds))
     return 0 if all(outcome.good for outcome in outcomes) else 1
+
+
+def visible() -> int:
+    """How many devices torch sees; 0 without torch."""
+    if importlib.util.find_spec("torch") is None:
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
 
 
 if __name__ == "__main__":

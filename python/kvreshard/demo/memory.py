@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -34,9 +36,13 @@ class Place:
 
 
 class Memory:
-    """The pages of one rank, and a copy of what it held before anything moved."""
+    """The pages of one rank, and a copy of what it held before anything moved.
 
-    def __init__(self, scenario: Scenario, which: Which, rank: int) -> None:
+    On a device (a name that torch knows) the pages that move are copies: `send` puts there what is here, `fetch` brings
+    it back.
+    """
+
+    def __init__(self, scenario: Scenario, which: Which, rank: int, device: str | None = None) -> None:
         self.scenario, self.which, self.rank = scenario, which, rank
         side = scenario.side(which)
         self.held = scenario.held(which, rank)
@@ -56,15 +62,45 @@ class Memory:
             for at, number in enumerate(part):
                 self.layers[number] = slots[:, at, : self.page.page_bytes]
         self._before: list[Bytes] = []
+        self._there: list[Any] = []
+        if device is not None:
+            import torch
+
+            self._there = [torch.from_numpy(whole).to(device) for whole in self.allocations]
+
+    @property
+    def moved(self) -> dict[int, Any]:
+        """What moves: the pages of each layer, as arrays or tensors."""
+        if not self._there:
+            return dict(self.layers)
+        found = {}
+        for number, place in self.places.items():
+            whole = next(one for one in self._there if one.data_ptr() == place.allocation)
+            shape = (len(self.layers[number]), self.page.page_bytes)
+            found[number] = whole.as_strided(shape, (place.stride, 1), place.first - place.allocation)
+        return found
+
+    def send(self) -> None:
+        """Copies everything to the device, where there is one."""
+        torch: Any = sys.modules.get("torch")
+        for there, whole in zip(self._there, self.allocations, strict=False):
+            there.copy_(torch.from_numpy(whole))
+
+    def fetch(self) -> None:
+        """Copies everything back from it."""
+        for there, whole in zip(self._there, self.allocations, strict=False):
+            whole[:] = there.cpu().numpy()
 
     @property
     def places(self) -> dict[int, Place]:
         """Where each layer's pages lie."""
-        one = len(self.allocations) == 1
-        return {
-            number: Place(self.allocations[0 if one else at].ctypes.data, pages.ctypes.data, int(pages.strides[0]))
-            for at, (number, pages) in enumerate(self.layers.items())
-        }
+        one, found = len(self.allocations) == 1, {}
+        for at, (number, pages) in enumerate(self.layers.items()):
+            index = 0 if one else at
+            here = self.allocations[index].ctypes.data
+            start = self._there[index].data_ptr() if self._there else here
+            found[number] = Place(start, start + pages.ctypes.data - here, int(pages.strides[0]))
+        return found
 
     def write(self, tokens: tuple[int, int], *, backwards: bool = False) -> int:
         """Fills the tokens of the request's pages, as the engine's kernels would; returns the bytes written.
@@ -80,14 +116,17 @@ class Memory:
     def remember(self) -> None:
         """Keeps a copy of everything, for `unchanged` and `check`."""
         self._before = [whole.copy() for whole in self.allocations]
+        self.send()
 
     def restore(self) -> None:
         """Puts back what `remember` kept."""
         for whole, before in zip(self.allocations, self._before, strict=True):
             whole[:] = before
+        self.send()
 
     def unchanged(self) -> list[str]:
         """What is wrong if no byte was to change."""
+        self.fetch()
         pairs = zip(self._before, self.allocations, strict=True)
         bad = sum(int(np.count_nonzero(before != now)) for before, now in pairs)
         return [f"{bad} bytes of the source changed"] if bad else []
@@ -105,6 +144,7 @@ class Memory:
 
         Tokens after the request's last must be zero in the pages that it fills, and all other bytes as they were.
         """
+        self.fetch()
         tokens, seed = (0, self.scenario.end), self.scenario.seed
         found = [
             self.page.check(pages, self.ids, layer=number, seed=seed, held=self.held, tokens=tokens)

@@ -28,17 +28,27 @@ TIMEOUT = 60.0
 
 @dataclass(frozen=True)
 class Spec:
-    """Which rank a process is. With `backwards` it writes pages that are not what its format says."""
+    """Which rank a process is. With `backwards` it writes pages that are not what its format says; with `devices` its
+    pages are on one of so many.
+    """
 
     scenario: Scenario
     which: Which
     rank: int
     backwards: bool = False
+    devices: int = 0
 
     @property
     def name(self) -> str:
         """The name of its NIXL agent."""
         return f"{self.scenario.name}-{self.which}-{self.rank}"
+
+    @property
+    def device(self) -> str | None:
+        """The device of its pages: prefill's ranks begin with the first one, decode's with the last."""
+        if not self.devices:
+            return None
+        return f"cuda:{(self.rank if self.which == 'prefill' else -1 - self.rank) % self.devices}"
 
     @property
     def issues(self) -> bool:
@@ -102,7 +112,7 @@ class Rank:
     def __init__(self, spec: Spec) -> None:
         self.spec, self.scenario = spec, spec.scenario
         side = self.scenario.side(spec.which)
-        self.memory = Memory(self.scenario, spec.which, spec.rank)
+        self.memory = Memory(self.scenario, spec.which, spec.rank, spec.device)
         if spec.which == "prefill":
             whole_pages = self.scenario.pages("prefill") * side.tokens
             self.memory.write((0, whole_pages), backwards=spec.backwards)
@@ -113,7 +123,7 @@ class Rank:
         self.connector = Connector(spec.name, deadline=TIMEOUT, staging=staging)
         form = self.scenario.declared(spec.which, spec.rank)
         totals = {"h": side.heads or self.scenario.heads} if self.scenario.heads else None
-        for number, pages in self.memory.layers.items():
+        for number, pages in self.memory.moved.items():
             self.connector.add_layer(f"layers.{number}", pages, form, totals=totals)
         self.connector.publish(engine=spec.which, tp=(spec.rank, side.tp))
         self.peers: list[Peer] = []

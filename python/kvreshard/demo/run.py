@@ -84,14 +84,21 @@ class Process:
             self._process.join()
 
 
-def run(scenario: Scenario, *, stage: Callable[[str], None], backwards: bool = False) -> Outcome:
-    """Runs one scenario; `stage` hears what is going on. With `backwards` the writer does not do as its format says."""
-    (outcome,) = turns(scenario, [scenario.strategy], stage=stage, backwards=backwards)
+def run(scenario: Scenario, *, stage: Callable[[str], None], backwards: bool = False, devices: int = 0) -> Outcome:
+    """Runs one scenario; `stage` hears what is going on. With `backwards` the writer does not do as its format says;
+    with `devices` pages are on so many of them.
+    """
+    (outcome,) = turns(scenario, [scenario.strategy], stage=stage, backwards=backwards, devices=devices)
     return outcome
 
 
 def turns(
-    scenario: Scenario, strategies: Sequence[Strategy], *, stage: Callable[[str], None], backwards: bool = False
+    scenario: Scenario,
+    strategies: Sequence[Strategy],
+    *,
+    stage: Callable[[str], None],
+    backwards: bool = False,
+    devices: int = 0,
 ) -> list[Outcome]:
     """Runs one scenario by one strategy after the other, in the same processes: an outcome each, in order.
 
@@ -106,7 +113,7 @@ def turns(
         stage("starting and filling")
         for which in SIDES:
             for rank in range(scenario.side(which).tp):
-                ranks[which].append(Process(Spec(scenario, which, rank, backwards)))
+                ranks[which].append(Process(Spec(scenario, which, rank, backwards, devices)))
         ready: list[Ready] = [_right(rank.answer()) for rank in (*ranks["prefill"], *ranks["decode"])]
         if not _meet(at, ranks["prefill"], ranks["decode"], ready, stage):
             return outcomes[:1]
