@@ -274,7 +274,8 @@ def table(topology: Topology, arguments: argparse.Namespace) -> list[dict[str, A
     for case, ways in cases(topology, arguments.mib):
         if arguments.only not in case.name:
             continue
-        case = replace(case, staging=arguments.staging << 20, slot=arguments.slot << 20)
+        slot = arguments.slot or (64 if len(set(topology.prefill + topology.decode)) > 1 else 128)
+        case = replace(case, staging=arguments.staging << 20, slot=slot << 20)
         ranks.open(case)
         bounds = {name: ranks.merged(arguments.repeats, whole=name == "one") * 1e3 for name in ("one", "pairs")}
         for name, words in (("one", "one write"), ("pairs", "one a pair")):
@@ -299,8 +300,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--ways", default="", help="only these, such as r-packed,w-packed")
-    parser.add_argument("--staging", type=int, default=1536, help="MiB of staging of a rank")
-    parser.add_argument("--slot", type=int, default=64, help="MiB of a slot")
+    parser.add_argument("--staging", type=int, default=3072, help="MiB of staging of a rank")
+    parser.add_argument("--slot", type=int, help="MiB of a slot; 128 on one device, 64 on several where not given")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--trace", help="file to append the steps to, a line of JSON a row")
     parser.add_argument("--profile", help="file to append what Python's profiler says of one more turn of each row")

@@ -64,6 +64,14 @@ def test_what_cannot_be_right_is_refused(name: str) -> None:
     assert found.posted == found.bytes == 0
 
 
+def test_device_memory_needs_a_device(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from kvreshard.demo import __main__ as demo
+
+    monkeypatch.setattr(demo, "visible", lambda: 0)
+    assert demo.main(["--memory", "vram", "aiter-1-2"]) == 2
+    assert "a CUDA or ROCm device" in capsys.readouterr().err
+
+
 def test_the_command_prints_a_row_for_each_and_the_refusals() -> None:
     done = command("aiter-1-2", "refuse-fp8", "refuse-layer")
     assert done.returncode == 0, done.stdout + done.stderr

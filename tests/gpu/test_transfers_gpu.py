@@ -49,6 +49,14 @@ def test_every_scenario_moves_every_byte(name: str) -> None:
     assert len({tuple(outcome.digests) for outcome in found}) == 1, "whoever moves them, the bytes are the same"
 
 
+def test_the_demonstration_runs_on_devices() -> None:
+    line = [sys.executable, "-m", "kvreshard.demo", "--memory", "vram", "--layers", "2", "b12x-1-2", "refuse-fp8"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(line, capture_output=True, text=True, env=environment, check=False, timeout=150)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "right" in done.stdout
+
+
 def test_a_writer_that_lies_is_found_out() -> None:
     (one,) = (one for one in SCENARIOS if one.name == "convert-2-1")
     (found,) = turns(replace(one, layers=2), ["packed"], stage=lambda stage: None, devices=DEVICES, backwards=True)

@@ -32,6 +32,11 @@ Actions = list[kvr.RingAction]
 RESEND_TICKS = 20
 """Ticks after which the machines say again what was not answered."""
 
+SEATS = 8
+"""Peers that a ring has room for, if it has as many slots. Each can count on its share of them, and is granted that much
+before its first chunk has come.
+"""
+
 # Rings that a peer may still touch when they are given up.
 _outlived: list[object] = []
 
@@ -66,9 +71,19 @@ class Carrier:
         epoch = time.time_ns() // 1000
         receive, send = areas["receiver"].size, areas["sender"].size
         self.receiver = kvr.RingReceiver(
-            slots=receive.slots, slot_bytes=receive.slot_bytes, epoch=epoch, resend=RESEND_TICKS
+            slots=receive.slots,
+            slot_bytes=receive.slot_bytes,
+            epoch=epoch,
+            minimum=max(1, receive.slots // SEATS),
+            resend=RESEND_TICKS,
         )
-        self.sender = kvr.RingSender(slots=send.slots, slot_bytes=send.slot_bytes, epoch=epoch, resend=RESEND_TICKS)
+        self.sender = kvr.RingSender(
+            slots=send.slots,
+            slot_bytes=send.slot_bytes,
+            epoch=epoch,
+            minimum=max(1, send.slots // SEATS),
+            resend=RESEND_TICKS,
+        )
         self.areas = areas
         self.desk: Desk | None = None
         self._agent, self._lost = agent, lost

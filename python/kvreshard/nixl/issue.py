@@ -5,7 +5,7 @@ Nothing moves here: handles are made, so that whatever is refused is refused bef
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -108,7 +108,7 @@ class Issuer:
         if order.strategy == "auto" and not self._packing.welcome(peer):
             able = replace(able, packs=0)
         chosen, predicted = decide(pairing, peer, direction, order.strategy, able)
-        bare = self._bare(pairing, peer.layout if direction == "write" else plan.local) if order.zero else []
+        bare = self._bare(pairing, peer.there if direction == "write" else peer.here) if order.zero else []
         later = None
         if bare and direction == "read":
             for rows, kind in bare:
@@ -143,8 +143,7 @@ class Issuer:
     def _able(self, peer: Peer, plan: kvr.Plan) -> Able:
         """What can be done with this plan. A slot lies beside pages of one kind, and so do the spans read into it."""
         reads = plan.direction == "read"
-        kinds = {region.memory for region in plan.remote.regions}
-        lands = reads and self._landing.area is not None and len(kinds) == 1
+        lands = reads and self._landing.area is not None and len(_kinds(peer, plan)) == 1
         return Able(self._landing.chunk if lands else 0, self._packing.limit(peer, "receiver" if reads else "sender"))
 
     def _landed(
@@ -152,14 +151,13 @@ class Issuer:
     ) -> LandedLeg:
         lander = self._landing.lander(plan, peer.transport)
         chunks = pairing.landed_chunks(lander.landed, self._landing.chunk)
-        (kind,) = {region.memory for region in plan.remote.regions}
+        (kind,) = _kinds(peer, plan)
         return LandedLeg(self._agent, peer, self._landing, lander, chunks, kind, notice, predicted)
 
     @staticmethod
-    def _bare(pairing: kvr.Pairing, target: kvr.RankLayout) -> list[tuple[Rows, Kind]]:
-        """Bytes of the target's pages that no transfer covers, by memory kind."""
+    def _bare(pairing: kvr.Pairing, present: Collection[str]) -> list[tuple[Rows, Kind]]:
+        """Bytes of the target's pages that no transfer covers, by the kinds of memory that are `present` there."""
         kinds: list[Kind] = ["DRAM", "VRAM"]
-        present = {region.memory for region in target.regions}
         found: list[tuple[Rows, Kind]] = [(pairing.zero(memory=kind), kind) for kind in kinds if kind in present]
         return [(rows, kind) for rows, kind in found if len(rows)]
 
@@ -195,6 +193,11 @@ class Issuer:
         ours[:, 1] = theirs[:, 1]
         handle = self._agent.make_exact("WRITE", peer.name, (ours, "DRAM"), (theirs, memory), notice)
         return Stage(handle, False, len(theirs), int(theirs[:, 1].sum()))
+
+
+def _kinds(peer: Peer, plan: kvr.Plan) -> Collection[str]:
+    """Kinds of memory of the peer's pages in the plan, which may be narrowed to some layers."""
+    return peer.there if len(peer.there) == 1 else {region.memory for region in plan.remote.regions}
 
 
 @dataclass(frozen=True)

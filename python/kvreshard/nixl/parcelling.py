@@ -103,19 +103,18 @@ class Parcelling:
         chunks = pairing.chunks(kernels.tiles, message.limit)
         if size(chunks) != (message.bytes, message.chunk):
             raise kvr.IncompatibleLayout(f"the two sides cut request {message.id} into other chunks")
-        clear = self._clear(pairing, plan) if role == "receiver" and message.zero else None
+        clear = self._clear(pairing, peer) if role == "receiver" and message.zero else None
         after = self._complete.get(message.id) if role == "sender" else None
         return Parcel(
             message.name, message.id, peer, role, chunks, kernels.mover, message, ours=False, clear=clear, after=after
         )
 
-    def _clear(self, pairing: kvr.Pairing, plan: kvr.Plan) -> Callable[[], None]:
+    def _clear(self, pairing: kvr.Pairing, peer: Peer) -> Callable[[], None]:
         """Clears what this rank's pages own and the request does not cover."""
         bare: list[tuple[Rows, str]] = []
         kinds: list[Literal["DRAM", "VRAM"]] = ["DRAM", "VRAM"]
-        present = {region.memory for region in plan.local.regions}
         for kind in kinds:
-            if kind not in present:
+            if kind not in peer.here:
                 continue
             rows = pairing.zero(memory=kind)
             if len(rows):

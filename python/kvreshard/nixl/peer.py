@@ -65,7 +65,11 @@ class Peer:
         """What has been done with this peer."""
         self.transport: str | kvr.Transport = transport
         """What the cost model takes the connection for: the name of a measured transport, or a calibrated one."""
-        self.memory = frozenset(region.memory for region in (*local.regions, *metadata.layout.regions))
+        self.here = frozenset(region.memory for region in local.regions)
+        """Kinds of memory that this rank's pages are in."""
+        self.there = frozenset(region.memory for region in metadata.layout.regions)
+        """Kinds of memory that the peer's pages are in."""
+        self.memory = self.here | self.there
         """Kinds of memory that bytes move between."""
         self.slow: dict[Direction, int] = {}
         """Slow transfers in a row, as far as they are counted (`path.watch`)."""

@@ -1,0 +1,114 @@
+"""What waits for a stream of a device, with a fence of the test's own: on the host there is nothing to wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from kvreshard.nixl.staging import Area, Fence, Jobs
+from tests.connector_rank import Spec, publish, request, running, wait
+
+pytest.importorskip("nixl")
+
+from kvreshard.nixl import Connector, Failed
+
+
+@dataclass
+class Later:
+    """A fence that is over when the test says so."""
+
+    over: bool = False
+
+    def wait(self) -> None:
+        self.over = True
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Later:
+    fence = Later()
+    monkeypatch.setattr(Fence, "now", classmethod(lambda cls, devices: fence))
+    return fence
+
+
+@pytest.fixture
+def here() -> Iterator[Connector]:
+    with Connector("here", staging=1 << 20) as connector:
+        yield connector
+
+
+@pytest.mark.parametrize("strategy", ["direct", "landed"])
+def test_nothing_moves_before_the_stream_is_done(here: Connector, later: Later, strategy: Any) -> None:
+    spec = Spec("here", engine="decode")
+    mine = spec.arrays(1)
+    before = [array.copy() for array in mine]
+    publish(here, spec, mine)
+    with running(Spec("there")) as (there,):
+        theirs = there.call("pages")
+        peer = here.connect(there.call("metadata"))
+        here.read(peer, request((0, 32), [7, 2], [0, 15]), id="r", strategy=strategy, notify=False)
+        for _ in range(50):
+            assert here.poll() == []
+        assert here.in_flight == ("r",)
+        for now, was in zip(mine, before, strict=True):
+            np.testing.assert_array_equal(now, was)
+        later.over = True
+        wait(here, "Finished")
+        for now, source in zip(mine, theirs, strict=True):
+            np.testing.assert_array_equal(now[[7, 2]], source[[0, 15]])
+
+
+def test_a_host_that_knows_better_does_not_wait(here: Connector, later: Later) -> None:
+    spec = Spec("here", engine="decode")
+    publish(here, spec, spec.arrays(1))
+    with running(Spec("there")) as (there,):
+        peer = here.connect(there.call("metadata"))
+        here.read(peer, request((0, 32), [7, 2], [0, 15]), id="r", wait=False)
+        wait(here, "Finished")
+        assert not later.over
+
+
+@pytest.mark.parametrize("ends", ["deadline", "cancel"])
+def test_a_request_that_was_never_begun_leaves_its_pages_free(here: Connector, later: Later, ends: str) -> None:
+    spec = Spec("here", engine="decode")
+    publish(here, spec, spec.arrays(1))
+    with running(Spec("there")) as (there,):
+        peer = here.connect(there.call("metadata"))
+        deadline = 0.05 if ends == "deadline" else 30.0
+        here.read(peer, request((0, 32), [7, 2], [0, 15]), id="r", deadline=deadline)
+        if ends == "cancel":
+            assert here.cancel("r")
+        (failed,) = wait(here, "Failed")
+        assert isinstance(failed, Failed)
+        assert failed.pages == "free"
+        if ends == "deadline":
+            assert "was not begun in time" in str(failed.reason)
+        assert here.in_flight == ()
+
+
+def test_chunks_are_prepared_some_at_a_time() -> None:
+    """The first ones at once, so that a long request does not keep them waiting; each exactly once, in order."""
+    asked: list[int] = []
+
+    class Mover:
+        def prepare_all(self, works: Sequence[int], *, stream: object) -> list[str]:
+            assert stream == "stream"
+            asked.append(len(works))
+            return [f"job {work}" for work in works]
+
+    area = cast(Area, SimpleNamespace(stream="stream"))
+    jobs = Jobs(area, cast(Any, Mover()), cast(Any, list(range(21))))
+    assert jobs[0] == "job 0"
+    assert asked == [Jobs.FIRST]
+    assert jobs[1] == "job 1"
+    assert asked == [Jobs.FIRST]
+    assert jobs.ahead()
+    assert jobs[11] == "job 11"
+    assert jobs[20] == "job 20"
+    assert not jobs.ahead()
+    assert sum(asked) == 21
+    assert max(asked) == Jobs.MORE
