@@ -86,6 +86,27 @@ def test_dense_neighbours_are_joined_by_lists_and_not_by_ids() -> None:
     assert (len(pairing.lists()[0]), pairing.posted()) == (2, 16)
 
 
+def test_a_page_wanted_in_part_joins_its_layer_before_the_next_one_begins() -> None:
+    """Layers one after the other in one region here and in two there; two whole pages and half of a third of each."""
+    form = kvr.PageFormat("n h k[d] v[d]", h=4, n=4, d=8, dtype="bf16")
+    size = 8 * form.page_bytes
+    one, two = kvr.Region(1 << 24, 2 * size), [kvr.Region((2 + number) << 24, size) for number in range(2)]
+    places = [[(one, 0), (one, size)], [(two[0], 0), (two[1], 0)]]
+    sides = [
+        kvr.RankLayout(
+            engine="e",
+            layers=[
+                kvr.Layer(f"layers.{number}", [kvr.Segment(region, form, pages=8, offset=offset)], totals={"h": 4})
+                for number, (region, offset) in enumerate(side)
+            ],
+        )
+        for side in places
+    ]
+    pairing = kvr.plan(*sides).pair(kvr.Request((0, 10), [kvr.Blocks(range(3))], [kvr.Blocks(range(3))]))
+    local, remote = pairing.lists()
+    assert local[:, 1].tolist() == remote[:, 1].tolist() == [10 * form.page_bytes // 4] * 2
+
+
 def byte_pages(layers: int) -> kvr.RankLayout:
     """Layers of 2^26 pages of one byte; nothing is allocated."""
     form = kvr.PageFormat("n k[]", n=1, dtype="u8")

@@ -3,6 +3,7 @@
 use crate::layout::RankLayout;
 use crate::plan::{Plan, Run};
 
+use super::descriptor::Sink;
 use super::rows::Strand;
 
 /// A run with the regions that it must not leave when it is joined with another one.
@@ -11,15 +12,6 @@ pub(super) struct Placed {
     pub(super) local_region: usize,
     pub(super) run: Run,
     pub(super) remote_region: usize,
-}
-
-/// What joined runs are written to, with the devices of both sides.
-pub(super) trait Sink {
-    /// One run.
-    fn put(&mut self, run: Run, on: (u32, u32));
-
-    /// Runs whose number is known, so that room is made once.
-    fn extend(&mut self, runs: impl ExactSizeIterator<Item = Run> + Clone, on: (u32, u32));
 }
 
 /// Joins runs that come in ascending local order, where the next one begins at the end of the last on both sides.

@@ -25,7 +25,8 @@ use crate::plan::lane::{Lane, Track};
 use crate::plan::{Copy, Loop, Plan};
 use crate::units::{add, mul, sub, wide};
 
-use super::lists::{Descriptor, address};
+use super::descriptor::Descriptor;
+use super::lists::address;
 use super::pairing::Pairing;
 use super::rows::region;
 use super::tiles::{Tile, TileLane, TileLoop, Tiles};

@@ -4,7 +4,8 @@ use crate::error::{Error, Result};
 use crate::plan::{Copy, Run};
 use crate::units::{add, mul, sub, wide};
 
-use super::joiner::{Joiner, Placed, Sink};
+use super::descriptor::{Descriptor, Sink, Tables};
+use super::joiner::{Joiner, Placed};
 use super::pairing::{CellPages, Pairing};
 use super::rows::{MAX_ROWS, Prepared, Row, Strand, region};
 use crate::plan::build::copies_of;
@@ -12,21 +13,6 @@ use crate::plan::copy::bounded;
 use crate::plan::lane::Track;
 use crate::plan::matching::match_layers;
 use crate::plan::work::Work;
-
-/// One descriptor pair: `length` bytes at each address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Descriptor {
-    /// Address on the local side.
-    pub local: u64,
-    /// Address on the remote side.
-    pub remote: u64,
-    /// Bytes.
-    pub length: u64,
-    /// NIXL's device id on the local side.
-    pub local_device: u32,
-    /// NIXL's device id on the remote side.
-    pub remote_device: u32,
-}
 
 impl Strand {
     /// The run of a pair of pages.
@@ -37,38 +23,6 @@ impl Strand {
         let signed = |stride: u64| i64::from_ne_bytes(stride.to_ne_bytes());
         let at = |row: &Row, page| row.address.wrapping_add_signed(i64::from(page).wrapping_mul(signed(row.stride)));
         Run { local: at(&self.local, here), remote: at(&self.remote, there), len: self.local.length }
-    }
-}
-
-impl Sink for Vec<Descriptor> {
-    fn put(&mut self, run: Run, on: (u32, u32)) {
-        self.push(described(run, on));
-    }
-
-    fn extend(&mut self, runs: impl ExactSizeIterator<Item = Run> + Clone, on: (u32, u32)) {
-        Extend::extend(self, runs.map(|run| described(run, on)));
-    }
-}
-
-fn described(run: Run, (local_device, remote_device): (u32, u32)) -> Descriptor {
-    Descriptor { local: run.local, remote: run.remote, length: run.len, local_device, remote_device }
-}
-
-/// NIXL's Nx3 tables of both sides.
-struct Tables<'a> {
-    local: &'a mut Vec<[u64; 3]>,
-    remote: &'a mut Vec<[u64; 3]>,
-}
-
-impl Sink for Tables<'_> {
-    fn put(&mut self, run: Run, on: (u32, u32)) {
-        self.local.push([run.local, run.len, u64::from(on.0)]);
-        self.remote.push([run.remote, run.len, u64::from(on.1)]);
-    }
-
-    fn extend(&mut self, runs: impl ExactSizeIterator<Item = Run> + Clone, on: (u32, u32)) {
-        self.local.extend(runs.clone().map(|run| [run.local, run.len, u64::from(on.0)]));
-        self.remote.extend(runs.map(|run| [run.remote, run.len, u64::from(on.1)]));
     }
 }
 
@@ -226,7 +180,6 @@ impl Pairing {
             partial.sort_unstable();
         }
         let mut joiner = Joiner::new(&self.plan, out);
-        // With partial cells between the lanes everything is sorted: a run of one lane may touch its own partial run.
         match self.lanes_in_order(of) {
             Some(lanes) => self.join_lanes(&lanes, &partial, &mut joiner),
             None => self.sorted(of, partial)?.iter().for_each(|one| joiner.place(one)),
@@ -262,24 +215,21 @@ impl Pairing {
         for strands in lanes {
             let Some(first) = strands.first() else { continue };
             let Some(pages) = self.cell(first) else { continue };
-            let cut = self.cut_pages(first);
-            let pairs = pages.local.iter().zip(&pages.remote);
             let regions = (first.local_region, first.remote_region);
-            joiner.enter(regions);
-            if let ([strand], true, None) = (*strands, cut.is_empty(), partial.peek()) {
-                joiner.pages(strand, &pages.local, &pages.remote);
-                continue;
-            }
-            for (here, there) in pairs.filter(|(here, there)| !cut.contains(&(**here, **there))) {
-                for strand in *strands {
-                    let run = strand.run(*here, *there);
-                    while let Some(one) =
-                        partial.next_if(|one| (one.local_region, one.run.local) < (regions.0, run.local))
-                    {
-                        joiner.place(one);
-                    }
-                    joiner.enter(regions);
-                    joiner.push(run);
+            for (here, there) in uncut(pages, &self.cut_pages(first)) {
+                // Partial runs lie at the pages between two stretches, or between two lanes: never inside either.
+                let (Some(local), Some(remote)) = (here.first(), there.first()) else { continue };
+                let start = first.run(*local, *remote).local;
+                while let Some(one) = partial.next_if(|one| (one.local_region, one.run.local) < (regions.0, start)) {
+                    joiner.place(one);
+                }
+                // Not before: a run of the lane before this one may have had its partial run still to come.
+                joiner.enter(regions);
+                match strands {
+                    [strand] => joiner.pages(strand, here, there),
+                    _ => here.iter().zip(there).for_each(|(here, there)| {
+                        strands.iter().for_each(|strand| joiner.push(strand.run(*here, *there)));
+                    }),
                 }
             }
         }
@@ -371,6 +321,26 @@ impl Pairing {
     }
 }
 
+/// Stretches of pages between those that are cut.
+fn uncut<'a>(pages: &'a CellPages, cut: &[(i32, i32)]) -> Vec<(&'a [i32], &'a [i32])> {
+    if cut.is_empty() {
+        return vec![(&pages.local, &pages.remote)];
+    }
+    let pairs = pages.local.iter().zip(&pages.remote).enumerate();
+    let mut ends: Vec<usize> =
+        pairs.filter(|(_, (here, there))| cut.contains(&(**here, **there))).map(|(at, _)| at).collect();
+    ends.push(pages.local.len());
+    let mut start = 0;
+    let mut stretches = Vec::with_capacity(ends.len());
+    for end in ends {
+        if let (Some(here), Some(there)) = (pages.local.get(start..end), pages.remote.get(start..end)) {
+            stretches.push((here, there));
+        }
+        start = end.saturating_add(1);
+    }
+    stretches
+}
+
 type SegmentCopies = ((usize, usize), Vec<Copy>);
 
 fn place(copies: &[Copy], base: Run, regions: (usize, usize), placed: &mut Vec<Placed>) -> Result<()> {
@@ -402,6 +372,7 @@ pub(crate) fn address(first: u64, page: i32, stride: u64) -> Result<u64> {
 const BLOCK: usize = 32;
 
 /// Fills `out` with `start + page`.
+#[inline]
 fn number(out: &mut [i32], pages: &[i32], start: i32) {
     // Cannot wrap: a page is below its row's count, and all counts of a list add up to at most 2^31.
     let shift = |ids: &mut [i32], pages: &[i32]| {

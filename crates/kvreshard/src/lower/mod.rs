@@ -4,6 +4,7 @@
 //! * [`Tiles`]: what kernels move between pages and a buffer, where direct runs would be too short; [`Moves`]: at which pages.
 //! * [`Pairing`]: which page goes with which for one request; makes ids, exact lists, and the bytes to clear.
 
+mod descriptor;
 mod joiner;
 mod landing;
 mod lists;
@@ -14,8 +15,8 @@ mod rows;
 mod tiles;
 mod zero;
 
+pub use descriptor::Descriptor;
 pub use landing::{Landed, LandedChunk, LandedCount, LandedSpan, Landing, ScatterPart};
-pub use lists::Descriptor;
 pub use moves::{Moves, Part};
 pub use pairing::Pairing;
 pub use rows::{Prepared, Row};
