@@ -5,6 +5,7 @@ use crate::plan::{Copy, Run};
 use crate::units::{add, mul, sub, wide};
 
 use super::descriptor::{Descriptor, Sink, Tables};
+use super::ids::joins;
 use super::joiner::{Joiner, Placed};
 use super::pairing::{CellPages, Pairing};
 use super::rows::{MAX_ROWS, Prepared, Row, Strand, region};
@@ -27,29 +28,8 @@ impl Strand {
 }
 
 impl Pairing {
-    fn cell(&self, strand: &Strand) -> Option<&CellPages> {
+    pub(super) fn cell(&self, strand: &Strand) -> Option<&CellPages> {
         self.pages.get(strand.pair).and_then(|cells| cells.get(strand.cell))
-    }
-
-    /// The strands with the pages of their cell: neighbours mostly share it, and are handed over together.
-    fn by_cell<'a>(&'a self, prepared: &'a Prepared) -> impl Iterator<Item = (&'a CellPages, &'a [Strand])> {
-        let together = |one: &Strand, next: &Strand| (one.pair, one.cell) == (next.pair, next.cell);
-        let strands = prepared.strands.chunk_by(together);
-        strands.filter_map(|strands| Some((self.cell(strands.first()?)?, strands)))
-    }
-
-    /// How many ids the request has in `prepared`.
-    ///
-    /// # Errors
-    /// [`Error::Request`] when prepared rows cannot serve the request ([`fits_rows`](Self::fits_rows)).
-    pub fn id_count(&self, prepared: &Prepared) -> Result<usize> {
-        self.whole()?;
-        let mut count: usize = 0;
-        for (pages, strands) in self.by_cell(prepared) {
-            let ids = pages.local.len().checked_mul(strands.len()).and_then(|ids| count.checked_add(ids));
-            count = ids.ok_or_else(|| Error::overflow("ids of a request"))?;
-        }
-        Ok(count)
     }
 
     /// Refuses a request that begins inside a row, or ends inside one of which others fill the rest: rows and tiles move whole.
@@ -64,34 +44,6 @@ impl Pairing {
                 found: format!("inside a row, {at} states after its period"),
                 expected: "a row boundary; exact lists serve any interval".to_owned(),
             });
-        }
-        Ok(())
-    }
-
-    /// Writes the ids of both sides; `local[i]` and `remote[i]` are one descriptor pair. Both slices must have
-    /// [`id_count`](Self::id_count) elements.
-    ///
-    /// # Errors
-    /// [`Error::Limit`] when a slice has another length.
-    pub fn write_ids(&self, prepared: &Prepared, local: &mut [i32], remote: &mut [i32]) -> Result<()> {
-        let count = self.id_count(prepared)?;
-        for given in [local.len(), remote.len()] {
-            if given != count {
-                return Err(Error::limit("elements of an id buffer", wide(given), wide(count)));
-            }
-        }
-        let (mut local, mut remote) = (local, remote);
-        for (pages, strands) in self.by_cell(prepared) {
-            let count = pages.local.len();
-            for strand in strands {
-                let (Some(here), Some(there)) = (local.split_at_mut_checked(count), remote.split_at_mut_checked(count))
-                else {
-                    return Err(Error::overflow("ids of a request"));
-                };
-                number(here.0, &pages.local, strand.local_start);
-                number(there.0, &pages.remote, strand.remote_start);
-                (local, remote) = (here.1, there.1);
-            }
         }
         Ok(())
     }
@@ -112,33 +64,6 @@ impl Pairing {
             }
         }
         Ok((runs, bytes))
-    }
-
-    /// How many descriptors NIXL posts for the request's ids in `prepared`: it joins consecutive ids, inside a row whose
-    /// descriptors are dense on both sides.
-    ///
-    /// # Errors
-    /// As [`id_count`](Self::id_count).
-    pub fn posted_by_ids(&self, prepared: &Prepared) -> Result<u64> {
-        self.id_count(prepared)?;
-        let mut posted = 0;
-        // Most strands share their cell, so the joins of each are counted once.
-        let mut known: Vec<(*const CellPages, u64)> = Vec::new();
-        for (pages, strands) in self.by_cell(prepared) {
-            let dense = wide(strands.iter().filter(|strand| strand.dense()).count());
-            let joins = match known.iter().find(|known| std::ptr::eq(known.0, pages)) {
-                _ if dense == 0 => 0,
-                Some(found) => found.1,
-                None => {
-                    let joins = joins(pages);
-                    known.push((pages, joins));
-                    joins
-                }
-            };
-            let ids = mul(wide(strands.len()), wide(pages.local.len()), "ids of a request")?;
-            posted = add(posted, sub(ids, mul(dense, joins, "joined ids")?, "joined ids")?, "posted descriptors")?;
-        }
-        Ok(posted)
     }
 
     /// Exactly the wanted bytes, coalesced: runs that touch on both sides, inside one region on each, are one descriptor.
@@ -366,31 +291,4 @@ fn place(copies: &[Copy], base: Run, regions: (usize, usize), placed: &mut Vec<P
 pub(crate) fn address(first: u64, page: i32, stride: u64) -> Result<u64> {
     let page = u64::try_from(page).map_err(|_| Error::overflow("page id"))?;
     add(first, mul(page, stride, "page address")?, "page address")
-}
-
-/// Ids that are written at a time.
-const BLOCK: usize = 32;
-
-/// Fills `out` with `start + page`.
-#[inline]
-fn number(out: &mut [i32], pages: &[i32], start: i32) {
-    // Cannot wrap: a page is below its row's count, and all counts of a list add up to at most 2^31.
-    let shift = |ids: &mut [i32], pages: &[i32]| {
-        ids.iter_mut().zip(pages).for_each(|(id, page)| *id = start.wrapping_add(*page));
-    };
-    // In blocks of a fixed size, which the compiler turns into straight vector code.
-    let (mut blocks, pages) = (out.chunks_exact_mut(BLOCK), pages.chunks_exact(BLOCK));
-    let last = pages.remainder();
-    blocks.by_ref().zip(pages).for_each(|(ids, pages)| shift(ids, pages));
-    if !last.is_empty() {
-        shift(blocks.into_remainder(), last);
-    }
-}
-
-/// How many neighbours advance by one on both sides.
-fn joins(pages: &CellPages) -> u64 {
-    let local = pages.local.iter().zip(pages.local.iter().skip(1));
-    let remote = pages.remote.iter().zip(pages.remote.iter().skip(1));
-    let next = |(one, other): (&i32, &i32)| one.checked_add(1) == Some(*other);
-    wide(local.zip(remote).filter(|(here, there)| next(*here) && next(*there)).count())
 }

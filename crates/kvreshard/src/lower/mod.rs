@@ -5,6 +5,7 @@
 //! * [`Pairing`]: which page goes with which for one request; makes ids, exact lists, and the bytes to clear.
 
 mod descriptor;
+mod ids;
 mod joiner;
 mod landing;
 mod lists;
