@@ -286,13 +286,12 @@ MIXED: tuple[tuple[str, dict[str, Any], str, tuple[str, ...]], ...] = (
     ),
     *(
         (
-            f"{what}, {mode}, a {side} engine that sleeps and wakes between two requests",
+            f"{what}, a {side} engine that sleeps and wakes between two requests",
             {
                 "prefill": {"format": forms[0]},
                 "decode": {"format": forms[1], "tp": 2},
                 "rounds": 2,
                 "sleep": side,
-                "mode": mode[:4],
             },
             "right",
             (),
@@ -301,7 +300,6 @@ MIXED: tuple[tuple[str, dict[str, Any], str, tuple[str, ...]], ...] = (
             ("ROCM_ATTN pages", ("rocm_attn", "rocm_attn")),
             ("packed into AITER shuffle pages", ("packed", "aiter_shuffle")),
         )
-        for mode in ("pulled", "pushed")
         for side in ("prefill", "decode")
     ),
     *(

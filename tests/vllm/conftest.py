@@ -42,9 +42,7 @@ class Runs:
 
     def result(self, name: str, index: int) -> dict[str, Any]:
         """The result of one case of a batch."""
-        results = self._batches[name].result()
-        assert index < len(results), f"the process of batch {name} ended after {len(results)} cases"
-        return results[index]
+        return self._batches[name].result()[index]
 
 
 def run_cases(cases: list[dict[str, Any]], timeout: float = 900) -> list[dict[str, Any]]:
@@ -60,8 +58,10 @@ def run_cases(cases: list[dict[str, Any]], timeout: float = 900) -> list[dict[st
         check=False,
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    if not lines:
-        raise RuntimeError(f"the harness printed no result:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+    if len(lines) < len(cases):
+        raise RuntimeError(
+            f"the harness ended with {done.returncode} after {len(lines)} of {len(cases)} cases:\n{done.stderr[-4000:]}"
+        )
     return [json.loads(line.removeprefix("RESULT ")) for line in lines]
 
 

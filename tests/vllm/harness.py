@@ -104,7 +104,7 @@ def run(case: Case) -> dict[str, Any]:
                 engine = Engine(name, side, case, role, model)
                 engine.serve()
                 engines.append(engine)
-            _transfer(case, engines[0], engines[1], result)
+            _transfer(case, engines[0], engines[1], result, errors)
         except Exception as problem:
             result["errors"].append(f"{type(problem).__name__}: {problem}")
             if case.trace:
@@ -125,7 +125,7 @@ def _scattered(count: int, offset: int, limit: int) -> list[int]:
     return ids[:count]
 
 
-def _transfer(case: Case, prefill: Engine, decode: Engine, result: dict[str, Any]) -> None:
+def _transfer(case: Case, prefill: Engine, decode: Engine, result: dict[str, Any], errors: _Errors) -> None:
     from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import NixlConnectorMetadata
 
     used: list[int] = []
@@ -145,7 +145,7 @@ def _transfer(case: Case, prefill: Engine, decode: Engine, result: dict[str, Any
         if looked_at:
             prefill.write(here, case.tokens)
         started = time.perf_counter()
-        done = _request(case, prefill, decode, f"r{turn}", here, there, hit, NixlConnectorMetadata)
+        done = _request(case, prefill, decode, f"r{turn}", here, there, hit, NixlConnectorMetadata, errors)
         result.setdefault("seconds", []).append(time.perf_counter() - started)
         if done is not True:
             result["errors"].append(done)
@@ -163,7 +163,15 @@ def _transfer(case: Case, prefill: Engine, decode: Engine, result: dict[str, Any
 
 
 def _request(
-    case: Case, prefill: Engine, decode: Engine, name: str, here: list[int], there: list[int], hit: int, empty: Any
+    case: Case,
+    prefill: Engine,
+    decode: Engine,
+    name: str,
+    here: list[int],
+    there: list[int],
+    hit: int,
+    empty: Any,
+    errors: _Errors,
 ) -> Any:
     """One request from prefill to decode through both schedulers; true, or what went wrong."""
     from vllm.v1.request import RequestStatus
@@ -196,8 +204,12 @@ def _request(
     decode.scheduler.update_state_after_alloc(target, _Blocks(there, hit), wanted)
     metadata = decode.scheduler.build_connector_meta(None)
     waiting, sending = set(range(decode.side.tp)), set(range(prefill.side.tp))
-    deadline = time.monotonic() + (8 if case.mode == "push" else 20)
+    deadline, refused = time.monotonic() + 20, 0.0
     while (waiting or sending) and time.monotonic() < deadline:
+        if case.mode == "push" and errors.texts:
+            # A source that refuses says so in its log alone: the destination would wait for its lease to end.
+            refused = refused or time.monotonic()
+            deadline = refused + 1
         for rank, results in enumerate(decode.step(metadata)):
             if target.request_id in results.failed_recving:
                 return f"decode rank {rank}: the request failed"

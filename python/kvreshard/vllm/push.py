@@ -13,8 +13,7 @@ from kvreshard.vllm.requests import Shape, build
 from kvreshard.vllm.shaping import Job, Price, Shaping
 from kvreshard.vllm.worker import Finish, PlannedWorker
 
-# The registration's field for the tokens that the destination wants and has, and for the generation of its memory. Only
-# peers with a tag are sent it.
+# The registration's field for the tokens that the destination wants and has. Only peers with a tag are sent it.
 _FIELD = "kvreshard"
 
 # In the place of a request's id in the writer's queue: a staging buffer has become free.
@@ -93,10 +92,8 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
         return kvr.RankLayout.from_bytes(tag.layout).tp[0]
 
     def _do_send_reg_notif(self, req_id: str, reg_data: dict[str, Any]) -> None:
-        ours = reg_data.get(_FIELD)
-        reg_data = {name: value for name, value in reg_data.items() if name != _FIELD}
-        if reg_data["remote_engine_id"] in self._sources:
-            reg_data[_FIELD] = {**(ours or {}), "generation": self.__dict__.get("_generation", 0)}
+        if reg_data["remote_engine_id"] not in self._sources:
+            reg_data = {name: value for name, value in reg_data.items() if name != _FIELD}
         super()._do_send_reg_notif(req_id, reg_data)
 
     def _pop_done_transfers(self, transfers: dict[str, list[int]]) -> tuple[set[str], set[str]]:
@@ -165,18 +162,8 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
         if request_id == _GO_ON:
             self._write_parts()
             return
-        ours = registration_data.get(_FIELD) or {}
-        self.__dict__.setdefault("_asked", {})[request_id] = ours if "tokens" in ours else None
-        self._meet_anew(registration_data["decode_engine_id"], ours.get("generation", 0))
+        self.__dict__.setdefault("_asked", {})[request_id] = registration_data.get(_FIELD)
         super()._do_start_push_kv(request_id, local_block_ids, registration_data)
-
-    def _meet_anew(self, engine_id: str, generation: int) -> None:
-        """Forgets an engine that has registered its memory anew since it was met: what was prepared for it is void."""
-        peer = self.peers.get(engine_id)
-        if peer is None or engine_id not in self._remote_agents:
-            return
-        if any(layout.generation < generation for layout in peer.layouts.values()):
-            self._cleanup_remote_engine(engine_id, log_eviction=False)
 
     def _xfer_blocks_for_req(self, req_id: str, meta: Any) -> None:
         peer = self.peers.get(meta.remote.engine_id)
@@ -199,7 +186,7 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
                 news = f"{meta.remote.request_id}:{writers}".encode()
                 pairing = link.plan.pair(request)
                 if isinstance(link.staged, Shaping) and pairing.fits_rows:
-                    job.waiting += link.staged.parts(request, link.agent, news, self.staging.buffers[0])
+                    job.waiting += link.staged.parts(request, link.agent, news)
                     continue
                 handles += self._start("WRITE", link, pairing, news)
                 if len(link.plan.parts) > 1:
@@ -241,12 +228,12 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
         transport: kvr.Transport,
     ) -> Price | None:
         try:
-            return Shaping(mine, theirs, edge).price(self.options.buffer_bytes, request, transport)
+            return Shaping(mine, theirs, edge, self.options.buffer_bytes).price(request, transport)
         except (kvr.LimitExceeded, kvr.IncompatibleLayout):
             return None
 
     def _stage(self, mine: kvr.RankLayout, theirs: kvr.RankLayout, plan: kvr.Plan, edge: kvr.Edge) -> Shaping:
-        return Shaping(mine, theirs, edge)
+        return Shaping(mine, theirs, edge, self.options.buffer_bytes)
 
     def _write_parts(self, new: str | None = None) -> None:
         """Shapes and writes waiting parts, of the oldest request first, while there are free buffers."""

@@ -144,10 +144,16 @@ class Job:
 
 
 class Shaping:
-    """How one rank's pages are rebuilt for one rank of a peer."""
+    """How one rank's pages are rebuilt for one rank of a peer, in staging buffers of `size` bytes.
 
-    def __init__(self, mine: kvr.RankLayout, theirs: kvr.RankLayout, edge: kvr.Edge) -> None:
+    Raises:
+        kvreshard.Error: As :class:`Image`.
+    """
+
+    def __init__(self, mine: kvr.RankLayout, theirs: kvr.RankLayout, edge: kvr.Edge, size: int) -> None:
         self._mine, self._theirs, self._edge = mine, theirs, edge
+        # Planning needs addresses, not memory.
+        self._pretended = Image(mine, theirs, edge, kvr.Region(1 << 20, size, 0, mine.regions[0].memory))
         self._images: dict[kvr.Region, Image] = {}
         self._movers: dict[kvr.Region, tuple[Mover, Mover]] = {}
         # Tokens in a page of each group of the peer; 0 where it holds states.
@@ -155,23 +161,17 @@ class Shaping:
             size // group.pages_per_block for size, group in zip(Shape.of(theirs).blocks, theirs.groups, strict=True)
         )
 
-    def price(self, size: int, request: kvr.Request, transport: kvr.Transport) -> Price:
-        """What a request of one period would cost, with staging buffers of `size` bytes.
-
-        Raises:
-            kvreshard.Error: As :class:`Image`.
-        """
-        # Planning needs addresses, not memory.
-        pretended = kvr.Region(1 << 20, size, 0, self._mine.regions[0].memory)
-        image = Image(self._mine, self._theirs, self._edge, pretended)
+    def price(self, request: kvr.Request, transport: kvr.Transport) -> Price:
+        """What a request of one period costs."""
+        image = self._pretended
         part = Part(self, "", request.tokens, False, b"", request.local, request.remote)
         asked = self._request(image, part, part.theirs)
         (cost,) = image.write.costs(asked, transport=transport, lands=False, packs=False)
         return Price(cost.posted, cost.ns + _PASSES * 1000 * cost.bytes // max(1, transport.pass_bytes_per_us))
 
-    def parts(self, request: kvr.Request, agent: str, news: bytes, buffer: Buffer) -> list[Part]:
-        """A request in parts that a staging buffer like this one holds."""
-        pages = self._image(buffer).pages
+    def parts(self, request: kvr.Request, agent: str, news: bytes) -> list[Part]:
+        """A request in parts that a staging buffer holds."""
+        pages = self._pretended.pages
         period = math.lcm(*(size for size in self._tokens if size)) if any(self._tokens) else 1
         longest = max(1, min((size * pages for size in self._tokens if size), default=period) // period) * period
         start, end = request.tokens
