@@ -27,8 +27,9 @@ svg.kvr{--line:#1c2430;--faint:#5d6875;--still:#d5d9de;--warn:#c11d27}
 svg.kvr{color:#e6e9ed;background:#14181d;--line:#e6e9ed;--faint:#9aa5b1;--still:#3a424c;--warn:#ff6b6b}
 }
 svg.kvr text{fill:currentColor}svg.kvr .faint{fill:var(--faint)}
-svg.kvr .piece{shape-rendering:crispEdges}svg.kvr .label{fill:#fff;font-size:12px;pointer-events:none}
-svg.kvr .label.dull{fill:var(--faint)}
+svg.kvr .piece{shape-rendering:crispEdges}
+svg.kvr .label{fill:#fff;font-size:12px;pointer-events:none;paint-order:stroke;stroke:#0007;stroke-width:2px}
+svg.kvr .label.dull{fill:var(--faint);stroke:none}
 svg.kvr .page{fill:none;stroke:var(--line)}svg.kvr .still{fill:var(--still)}svg.kvr .unread{fill:url(#kvr-unread)}
 svg.kvr .ribbon{opacity:.32}svg.kvr .bracket{fill:none;stroke:var(--warn);stroke-width:2}svg.kvr .warn{fill:var(--warn)}
 @media (max-width:600px){svg.kvr{font-size:18px}svg.kvr .label{font-size:15px}}
