@@ -29,6 +29,7 @@ TIMEOUT = 60.0
 
 SHUFFLED = "k[h d/8 n d%8] v[h n/8 d n%8]"
 PACKED = "h n k[d] v[d]"
+TOKENS = "n h k[d] v[d]"
 
 OTHERS = 4
 """Pages at the end of this rank's that the bystander's requests go into."""
@@ -46,6 +47,9 @@ def moved(pages: Bytes, source: Spec, target: Spec) -> Bytes:
     if source.notation == target.notation:
         return pages.copy()
     count, spec = len(pages), source
+    if {source.notation, target.notation} == {PACKED, TOKENS}:
+        both = pages.view(np.uint16).reshape(count, *_rows(source), 2 * spec.size).swapaxes(1, 2)
+        return np.ascontiguousarray(both).reshape(count, -1).view(np.uint8)
     if (source.notation, target.notation) == (PACKED, SHUFFLED):
         both = pages.view(np.uint16).reshape(count, spec.heads, spec.tokens, 2, spec.size)
         k = both[:, :, :, 0].reshape(count, spec.heads, spec.tokens, spec.size // 8, 8).transpose(0, 1, 3, 2, 4)
@@ -58,6 +62,10 @@ def moved(pages: Bytes, source: Spec, target: Spec) -> Bytes:
     shape = (count, spec.heads, spec.tokens, 1, spec.size)
     both = np.concatenate([k.reshape(shape), v.reshape(shape)], axis=3)
     return np.ascontiguousarray(both).reshape(count, -1).view(np.uint8)
+
+
+def _rows(spec: Spec) -> tuple[int, int]:
+    return (spec.heads, spec.tokens) if spec.notation == PACKED else (spec.tokens, spec.heads)
 
 
 def kind(event: Any) -> tuple[str, str]:
@@ -281,15 +289,17 @@ class Staged:
         strategy: Strategy = "direct",
         shared: bool = False,
         slots: int = 12,
+        runs: bool = False,
         victim_options: dict[str, Any] | None = None,
         **options: Any,
     ) -> Scene:
         """A connector here and a victim, with `pages` pages each; of two formats where kernels have to work.
 
+        With `runs`, tokens lie outside heads here: a page is 128 runs, and takes a while over shared memory, too.
         `slots` are those of each side's staging memory. `shared` gives the victim's memory to look into,
         `victim.spec.window()`.
         """
-        notation = PACKED if strategy == "direct" else SHUFFLED
+        notation = SHUFFLED if strategy != "direct" else TOKENS if runs else PACKED
         spec = Spec(f"here-{next(_names)}", engine="decode", pages=pages, notation=notation)
         rings = staging(spec, slots) if strategy != "direct" else {}
         there = Spec(

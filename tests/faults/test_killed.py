@@ -107,8 +107,8 @@ def test_in_the_middle_of_a_read_over_tcp(stage: Staged) -> None:
 
 def test_in_the_middle_of_a_read_over_shared_memory(stage: Staged) -> None:
     """NIXL copies inside `read`, which then ends with the peer; the event comes at the next `poll`."""
-    scene = stage.scene(pages=4 * BIG)
-    peer, count = scene.connect(), 4 * BIG - 4
+    scene = stage.scene(pages=BIG, runs=True)
+    peer, count = scene.connect(), BIG - 4
     with Watch(scene.mine, scene.kill):
         scene.here.read(peer, scene.request(count), id="r")
     lost(scene, "r")
@@ -123,9 +123,8 @@ def test_in_the_middle_of_a_read_over_shared_memory(stage: Staged) -> None:
 @pytest.mark.parametrize("tcp", [False, True], ids=["shared memory", "tcp"])
 def test_in_the_middle_of_a_write(stage: Staged, tcp: bool) -> None:
     """Of its memory, which outlives it here, a part has been written, and nothing but what was to be."""
-    pages = BIG if tcp else 4 * BIG
-    scene = stage.scene(tcp=tcp, pages=pages, shared=True)
-    peer, count = scene.connect(direction="write"), pages - 8
+    scene = stage.scene(tcp=tcp, pages=BIG, shared=True, runs=not tcp)
+    peer, count = scene.connect(direction="write"), BIG - 8
     theirs, before = scene.victim.spec.window(), scene.theirs()
     scene.before = [array.copy() for array in scene.mine]
     with Watch([array[:count] for array in theirs], scene.kill):

@@ -19,11 +19,12 @@ def test_a_read_that_takes_longer_than_the_producer_can_wait(stage: Staged, stra
     scene = stage.scene(strategy=strategy, tcp=True, pages=1024 if strategy == "direct" else 64)
     peer, count = scene.connect(), scene.spec.pages - 4
     scene.victim.call("expect", "r", {"readers": 1, "lease": 0.5, "longest": 0.5}, during=scene)
-    with scene.fault():
-        scene.here.read(peer, scene.request(count), id="r", strategy=strategy, fence=strategy != "packed")
-        scene.poll()
-        # Busy for longer than that, while the pages are being read.
-        scene.victim.call("sleep", 1.0, during=scene)
+    scene.here.read(peer, scene.request(count), id="r", strategy=strategy, fence=strategy != "packed")
+    scene.poll()
+    # Away for longer than that, while the pages are being read.
+    scene.stop()
+    scene.settle(1.0)
+    scene.go_on()
     scene.await_theirs(("LeaseEnded", "r"))
     scene.wait(("Failed", "r"))
     failed = scene.failed("r")
@@ -44,7 +45,9 @@ def test_without_a_fence_only_the_producer_knows(stage: Staged) -> None:
     peer = scene.connect()
     scene.victim.call("expect", "r", {"readers": 1, "lease": 0.5}, during=scene)
     scene.here.read(peer, scene.request(1020), id="r")
-    scene.victim.call("sleep", 1.0, during=scene)
+    scene.stop()
+    scene.settle(1.0)
+    scene.go_on()
     scene.await_theirs(("LeaseEnded", "r"))
     scene.wait(("Finished", "r"))
     assert [type(event) for event in scene.of("r")] == [Finished]
