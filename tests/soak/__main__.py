@@ -197,9 +197,14 @@ class Pair:
                         self.totals.requests[used] += 1
                         self.totals.seconds.append((used, end.seconds))
             self.totals.failures.update(end.reason for end in bad)
-        for end in bad:
-            if end.reason not in MAY_BE[fault]:
-                self._problem(f"{strategy}, {fault or 'undisturbed'}: {end.reason}: {end.text}")
+        wrong = [end for end in bad if end.reason not in MAY_BE[fault]]
+        for end in wrong:
+            self._problem(f"{strategy}, {fault or 'undisturbed'}: {end.reason}: {end.text}")
+        if wrong:
+            for text in (text for texts in self._all("lost") for text in texts):
+                self._problem(text)
+            self._begin()
+            return False
         if hit is not None and fault in ("kill", "close"):
             # What is left of them is checked; then all begin anew, the one that was hit in another process.
             left = [at for at in range(len(self.workers)) if at != hit]

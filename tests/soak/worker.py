@@ -54,9 +54,10 @@ class _Rank:
         self.connector: Any = None
         self.ends: dict[str, Outcome] = {}
         self.begun: dict[str, float] = {}
+        self.downs: list[str] = []
 
     def poll(self) -> None:
-        from kvreshard.nixl import Arrived, Failed, Finished, Freed, LeaseEnded, Released
+        from kvreshard.nixl import Arrived, Failed, Finished, Freed, LeaseEnded, PeerDown, Released
 
         if self.connector is None:
             return
@@ -73,6 +74,8 @@ class _Rank:
                     self.ends[event.id] = Outcome("failed", was.seconds, 0, (), was.reason, was.text, "free")
                 case Arrived() | Released():
                     self.ends[event.id] = Outcome("heard")
+                case PeerDown():
+                    self.downs.append(f"{self.role.name} lost {event.peer}: {event.reason}")
                 case LeaseEnded():
                     self.ends[event.id] = Outcome("not heard", text=f"{event.heard} of {event.needed}")
 
@@ -81,7 +84,7 @@ class _Rank:
         from kvreshard.nixl import Connector
 
         self.close(0.0)
-        self.role, self.ends = role, {}
+        self.role, self.ends, self.downs = role, {}, []
         one, side = role.scenario, role.scenario.side(role.which)
         self.memory = Memory(one, role.which, role.rank)
         if role.which == "prefill":
@@ -148,6 +151,10 @@ class _Rank:
     def outcome(self, id: str) -> Outcome | None:
         """How it ended, if it has."""
         return self.ends.get(id)
+
+    def lost(self) -> list[str]:
+        """Which peers were lost, and why."""
+        return self.downs
 
     def cancel(self, id: str) -> bool:
         """Gives a request up."""
