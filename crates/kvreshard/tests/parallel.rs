@@ -250,7 +250,7 @@ fn an_engine_that_a_peer_makes_too_large_is_refused_at_once() {
     let page = format("n k[d]", &[("n", 2), ("d", 2)], "bf16");
     let shares = Shares::new([(name("h"), Interval::new(0, 1).unwrap())]);
     let segment = Segment::new(0, page.clone(), 0, 1, page.page_bytes(), shares).unwrap();
-    let layer = Layer::new("layers.0", vec![segment], 0, [(name("h"), u64::MAX)]).unwrap();
+    let layer = Layer::new("layers.0", vec![segment], 0, [(name("h"), 1 << 62)]).unwrap();
     let rank = RankLayout::new(RankParts {
         engine: "e".to_owned(),
         generation: 0,
