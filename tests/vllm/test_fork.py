@@ -38,7 +38,7 @@ def test_a_forks_worker_is_asked(ours: Any, stock: Any, method: str) -> None:
         asked.append(req_id)
 
     fork = type("Fork", (stock,), {method: own})
-    worker = object.__new__(type("Worker", (ours, fork), {}))
+    worker: Any = object.__new__(type("Worker", (ours, fork), {}))
     unknown = type("Remote", (), {"engine_id": "unknown"})()
     getattr(worker, method)("request", type("Meta", (), {"remote": unknown})())
     assert asked == ["request"]

@@ -262,7 +262,7 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
                     self._log_failure("transfer_setup_failed", req_id, error=problem)
                 with self._sending_transfers_lock:
                     job.busy = False
-                    if written:
+                    if written and handle is not None:
                         job.writing[handle] = part
                         self._sending_transfers[req_id].append(handle)
                         continue

@@ -350,8 +350,8 @@ class PlannedWorker(Handshakes):
         """
         if not peer.clear and all(group.window is None for group in plan.local.groups):
             return []
-        kinds = dict.fromkeys(region.memory for region in plan.local.regions)
-        return [(int(row[0]), int(row[1])) for memory in kinds for row in pairing.zero(memory=memory)]
+        kinds = {region.memory: region for region in plan.local.regions}
+        return [(int(row[0]), int(row[1])) for one in kinds.values() for row in pairing.zero(memory=one.memory)]
 
     def _start(self, operation: str, link: Link, pairing: kvr.Pairing, news: bytes) -> list[int]:
         """Posts the transfers of one link. The news goes with it where there is one; else it is to follow the last.
