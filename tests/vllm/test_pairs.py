@@ -61,6 +61,21 @@ def test_what_no_transfer_fills_is_clear(started: Runs, mode: str) -> None:
     assert started.result(f"ours-{mode}", index)["tail"] == [0]
 
 
+@pytest.mark.parametrize("mode", _MODES)
+def test_the_cheaper_way_is_taken(started: Runs, mode: str) -> None:
+    """Packed into shuffled pages goes in a descriptor a page, where runs would take thousands, and no byte twice."""
+    index = [row.name for row in ROWS].index("packed pages into AITER shuffle, TP 1 to 1")
+    chosen = started.result(f"ours-{mode}", index)
+    names = [name for name, *_ in MIXED]
+    direct = started.result(
+        "mixed", names.index(f"packed into AITER shuffle pages, {mode}ed, descriptor by descriptor")
+    )
+    layers, pages, page_bytes = 2, 4, 16384
+    assert chosen["descriptors"] <= layers * pages
+    assert chosen["bytes"] == direct["bytes"] == layers * pages * page_bytes
+    assert direct["descriptors"] > 1000 * layers * pages
+
+
 def test_said_once(started: Runs) -> None:
     """What is not known is said once in a process's log, not for every layer, rank and engine."""
     said = [text for at in range(len(MIXED)) for text in started.result("mixed", at)["warnings"]]
