@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 import pytest
+import torch
 
 from tests.vllm.conftest import NEEDS_VLLM
 from tests.vllm.harness import set_environment
@@ -18,6 +19,7 @@ import kvreshard as kvr  # noqa: E402  (vLLM reads the environment when it is im
 from kvreshard.vllm.rearranging import fewest, order, sample  # noqa: E402
 from kvreshard.vllm.requests import Shape  # noqa: E402
 from kvreshard.vllm.shaping import Job, Shaping  # noqa: E402
+from kvreshard.vllm.staging import Buffer  # noqa: E402
 
 PACKED, SHUFFLED = "h n k[d] v[d]", "k[h d/8 n d%8] v[h n/8 d n%8]"
 
@@ -101,3 +103,33 @@ def test_a_sample_fits_small_caches() -> None:
     assert request.tokens == (0, 48)
     assert [blocks.ids.tolist() for blocks in request.local] == [[0, 2, 4]]
     assert [blocks.ids.tolist() for blocks in request.remote] == [[0, 2]]
+
+
+def test_a_rebuilt_page() -> None:
+    """Every element lies where the peer's format has it; what no token fills is zero, whatever the buffer held."""
+    pages = torch.arange(8 * 4 * 16 * 2 * 16, dtype=torch.int16)
+    form = kvr.PageFormat(PACKED, h=4, n=16, d=16, dtype="bf16")
+    region = kvr.Region(base=pages.data_ptr(), bytes=pages.nbytes)
+    layer = kvr.Layer("layer", [kvr.Segment(region, form, pages=8)], totals={"h": 4})
+    mine, theirs = kvr.RankLayout(engine="p", layers=[layer]), _layout("d", SHUFFLED, page=32)
+    memory = torch.full((2 * 8192,), 0x5A, dtype=torch.uint8)
+    buffer = Buffer(memory, kvr.Region(base=memory.data_ptr(), bytes=memory.numel()), 0)
+    shaping = _shaping(mine, theirs, memory.numel())
+    tokens, order_here = 40, [5, 0, 2]
+    request = kvr.Request(tokens=(0, tokens), local=[kvr.Blocks(order_here)], remote=[kvr.Blocks([9, 3])])
+    (part,) = shaping.parts(request, "peer", b"news")
+    shaping.shape(part, buffer, [pages], torch.empty_like(memory))
+    target = theirs.layers[0].segments[0].format
+    found = memory.view(torch.int16)
+    for token in range(64):
+        for component in ("k", "v"):
+            at = target.offset(component, h=3, n=token % 32, d=11) + token // 32 * target.page_bytes
+            if token >= tokens:
+                assert token // 16 == 2 or found[at // 2] == 0
+                continue
+            source = form.offset(component, h=3, n=token % 16, d=11) + order_here[token // 16] * form.page_bytes
+            assert found[at // 2] == pages[source // 2]
+    here, there = shaping.lists(part, buffer)
+    first = theirs.layers[0].segments[0].region.base
+    assert here.tolist() == [[memory.data_ptr(), 8192, 0], [memory.data_ptr() + 8192, 8192, 0]]
+    assert there.tolist() == [[first + 9 * 8192, 8192, 0], [first + 3 * 8192, 8192, 0]]
