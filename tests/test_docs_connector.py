@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pytest
 
 import kvreshard as kvr
+from kvreshard import probe
 from tests.connector_rank import Spec, publish
 from tests.marked import reader, writer
 
@@ -23,6 +24,16 @@ from kvreshard.nixl import Connector, Finished, FirstContact, calibrate
 
 GUIDE = (Path(__file__).parents[1] / "docs" / "connector.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", GUIDE, re.DOTALL | re.MULTILINE)
+# Words by which a test finds its block.
+TOLD = (
+    "kv_caches.items()",
+    "there.expect(",
+    "layers=[layer]",
+    "staging=256 << 20",
+    'id="req-1", fence=True',
+    "there.mark(",
+)
+PUSHED, QUANTISED = "there.expect_contacts(", "sources=sources"
 PREFILL = Spec("prefill-0", size=128, pages=260)
 DECODE = replace(PREFILL, name="decode-0", engine="decode", heads=4, tp=(0, 2))
 MINE, THEIRS = list(range(2, 258)), list(range(256))[::-1]
@@ -84,7 +95,7 @@ def test_a_decode_rank(there: Any) -> None:
     torch = pytest.importorskip("torch")
     caches = {f"layers.{at}": torch.zeros(260, 4, 16, 256, dtype=torch.bfloat16) for at in range(2)}
     names = {"kv_caches": caches, "metadata_of_prefill": there[0].metadata(), "mine": MINE, "theirs": THEIRS}
-    run("for name, cache in kv_caches.items()", names)
+    run("kv_caches.items()", names)
     assert names["here"].in_flight == ()
     found = np.stack([cache.view(torch.uint16).numpy() for cache in caches.values()])
     np.testing.assert_array_equal(found[:, MINE], heads(there[1], PREFILL)[:, THEIRS])
@@ -125,21 +136,45 @@ def test_strategies(there: Any) -> None:
 def test_a_fence(there: Any, here: Any) -> None:
     there[0].expect("req-1", readers=1, lease=60)
     peer = here[0].connect(there[0].metadata())
-    run("fence=True", {"here": here[0], "peer": peer, "request": WHOLE})
+    run(FENCED, {"here": here[0], "peer": peer, "request": WHOLE})
     finish(here[0], ["req-1"])
     np.testing.assert_array_equal(heads(here[1], DECODE)[:, MINE], heads(there[1], PREFILL)[:, THEIRS])
 
 
+class Told(dict[str, Any]):
+    """The names of a block, and the peer's metadata when they are asked for."""
+
+    def __init__(self, there: Connector, **names: Any) -> None:
+        super().__init__(there=there, scratch=7, mine=15, **names)
+
+    def __missing__(self, name: str) -> Any:
+        if name == "metadata":
+            return self["there"].metadata()
+        raise KeyError(name)
+
+
 def test_first_contact(there: Any, here: Any) -> None:
-    class Told(dict[str, Any]):
-        """The peer's metadata, when they are asked for."""
-
-        def __missing__(self, name: str) -> Any:
-            if name == "metadata":
-                return there[0].metadata()
-            raise KeyError(name)
-
-    names = Told(there=there[0], here=here[0], scratch=7, mine=15)
-    names.update(write=writer(there[1], PREFILL, HND), read=reader(here[1], DECODE, HND))
-    run("first_contact=", names)
+    write, read = writer(there[1], PREFILL, HND), reader(here[1], DECODE, HND)
+    names = Told(there[0], here=here[0], write=write, read=read)
+    run("there.mark(", names)
     assert names["peer"].connected
+
+
+@pytest.mark.skipif(not any(PUSHED in block for block in BLOCKS), reason="the guide tells nothing of it")
+def test_first_contact_of_a_push(there: Any, here: Any) -> None:
+    write, read = writer(here[1], DECODE, HND), reader(there[1], PREFILL, HND)
+    names = Told(there[0], here=here[0], write=write, read=read)
+    run(PUSHED, names)
+    assert names["peer"].connected
+
+
+@pytest.mark.skipif(not any(QUANTISED in block for block in BLOCKS), reason="the guide tells nothing of it")
+def test_sources_of_writers_that_quantise() -> None:
+    names = {"request": WHOLE, "read": lambda layer, page: {}, "Source": probe.Source}
+    run(QUANTISED, names)
+    assert set(names["sources"]) == {"k", "ks", "v", "vs"}
+
+
+def test_no_block_is_left_out() -> None:
+    for block in BLOCKS:
+        assert sum(words in block for words in (*TOLD, PUSHED, QUANTISED)) == 1, block

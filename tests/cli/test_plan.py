@@ -56,13 +56,14 @@ def test_a_refusal_exits_with_1() -> None:
 
 
 def test_calibrated_constants_are_taken(tmp_path: Path) -> None:
-    names = ("read_post_ns", "write_post_ns", "round_trip_ns")
-    rates = ("read_bytes_per_us", "write_bytes_per_us", "pass_bytes_per_us")
+    names = [name for name in vars(kvr.Transport) if name.endswith(("_ns", "_ps", "_us"))]
     path = tmp_path / "here.json"
-    path.write_text(json.dumps({**dict.fromkeys(names, 1000), **dict.fromkeys(rates, 1 << 20)}))
     arguments = ("plan", "--prefill", SHUFFLED, "--decode", SHUFFLED, "--layers", "1", "--transport", path)
-    direct = answer(*arguments)["edges"][0]["costs"][0]
-    assert direct["ns"] == direct["posted"] * 1000 + direct["bytes"] * 1000 // (1 << 20)
+    found = []
+    for posting in (1000, 3000):
+        path.write_text(json.dumps({**dict.fromkeys(names, 1 << 10), "read_post_ns": posting}))
+        found.append(answer(*arguments)["edges"][0]["costs"][0])
+    assert found[1]["ns"] - found[0]["ns"] == found[0]["posted"] * 2000
     path.write_text('{"speed": 3}')
     assert "here.json" in complaint(*arguments)
 
