@@ -206,6 +206,10 @@ class Listener(LocalRank, ABC):
             if told.name != sender:
                 log.warning("%r introduced itself as %r", sender, told.name)
                 return
+            known = self._peers.get(sender)
+            if known is not None and known.connected and known.registered_as(told):
+                # It may have registered more since, of which this rank needs nothing: no reason to begin anew.
+                return
             self._connected(told)
         except kvr.Error as error:
             log.warning("could not connect %r, which introduced itself: %s", sender, error)

@@ -340,5 +340,8 @@ class Packing:
         elif action.kind == "failed":
             who = f"peer {parcel.peer.name}" if action.by_peer else "this side"
             kind = _REASONS.get(action.reason or "", TransferError)
+            if action.by_peer and kind is PeerLost:
+                # It has lost this rank, which is no news of the connection: this side can begin again.
+                kind = TransferError
             text = f"request {parcel.id}: {who} gave it up: {action.reason}"
             self._end(parcel, kind(text, peer=parcel.peer.name, request=parcel.id), held=action.held)

@@ -119,6 +119,11 @@ class Peer:
         """Identifies the metadata that this connection was made from."""
         return self._metadata.digest
 
+    def registered_as(self, told: Metadata) -> bool:
+        """Whether that is the registration which this connection was made to, in all that was said of it."""
+        mine = self._metadata
+        return (mine.generation, mine.rings, mine.layout) == (told.generation, told.rings, told.layout)
+
     @property
     def connected(self) -> bool:
         """Whether transfers can be issued."""
