@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.connector_rank import running
@@ -11,7 +13,7 @@ from tests.faults.harness import Staged, Strategy
 
 pytest.importorskip("nixl")
 
-from kvreshard.nixl import NotConnected, PeerBusy, PeerDown, PeerLost
+from kvreshard.nixl import NotConnected, PeerBusy, PeerDown, PeerLost, control
 
 STRATEGIES: list[Strategy] = ["direct", "landed", "packed"]
 
@@ -186,3 +188,23 @@ def test_a_packed_write_to_a_ring_that_is_gone(stage: Staged, flow: str) -> None
         assert (now == then).all()
     scene.others_go_on()
     scene.next_is_right(scene.here.connect(data, direction="write"), "packed", direction="write")
+
+
+def test_a_rank_that_has_registered_more_introduces_itself_again(stage: Staged) -> None:
+    """In the middle of a packed request: it is the same registration, and nothing begins anew."""
+    scene = stage.scene(strategy="packed", shared=True)
+    peer = scene.connect(direction="write")
+    before = [array.copy() for array in scene.victim.spec.window()]
+    scene.here.write(peer, scene.request(60), id="w", strategy="packed")
+    ends = time.monotonic() + 30
+    while all((now == then).all() for now, then in zip(scene.victim.spec.window(), before, strict=True)):
+        assert time.monotonic() < ends
+        scene.poll()
+    more = np.zeros(4096, np.uint8)
+    scene.here.register(more)
+    scene.here.say(peer, control.Gone("no such request"), again=True)
+    scene.wait(("Finished", "w"))
+    assert peer.connected
+    scene.others_go_on()
+    scene.check_written(60, scene.victim.call("pages", during=scene))
+    scene.next_is_right(peer, "packed", direction="write")
