@@ -366,3 +366,6 @@ pub fn elements(plan: &Plan) -> Result<u64> {
     }
     mul(count, wide(plan.pairs().len()).max(1), "elements")
 }
+
+#[cfg(test)]
+mod tests;

@@ -190,6 +190,23 @@ impl Plan {
         build::some(local, remote, direction, &takes)
     }
 
+    /// A plan with a fault in it, for what has to find it.
+    #[cfg(test)]
+    pub(crate) fn broken(&self, fault: impl FnOnce(&mut Vec<Lane>)) -> Self {
+        let inner = &self.0;
+        let mut lanes = inner.lanes.clone();
+        fault(&mut lanes);
+        Self(Arc::new(Inner {
+            local: inner.local.clone(),
+            remote: inner.remote.clone(),
+            direction: inner.direction,
+            pairs: inner.pairs.clone(),
+            layers: inner.layers.clone(),
+            lanes,
+            digest: OnceLock::new(),
+        }))
+    }
+
     /// The side that plans and issues.
     pub fn local(&self) -> &RankLayout {
         &self.0.local
