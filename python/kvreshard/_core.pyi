@@ -1107,6 +1107,8 @@ class Transport:
         pass_bytes_per_us: That a gather or a scatter gets through where its pieces are long.
         round_trip_ns: For a message and its answer.
         pass_piece_ps: Picoseconds that each contiguous piece of a gather or a scatter adds.
+        pass_ns: For gathers or scatters beside their bytes, until the first one runs and the host has seen the last
+            one end.
     """
 
     def __new__(
@@ -1119,6 +1121,7 @@ class Transport:
         pass_bytes_per_us: int,
         round_trip_ns: int,
         pass_piece_ps: int = 0,
+        pass_ns: int = 0,
     ) -> Transport: ...
     @staticmethod
     def named(name: str, /) -> Transport:
@@ -1156,6 +1159,10 @@ class Transport:
     @property
     def pass_piece_ps(self) -> int:
         """Picoseconds that each contiguous piece of a gather or a scatter adds."""
+
+    @property
+    def pass_ns(self) -> int:
+        """Nanoseconds of gathers or scatters beside their bytes."""
 
     @property
     def round_trip_ns(self) -> int:

@@ -177,16 +177,20 @@ if __name__ == "__main__":
 
 
 def test_a_slow_path_is_told_in_words(tmp_path: object) -> None:
-    """Without GET zero-copy UCX reads memory of its own device through TCP, and no error says so."""
+    """Without GET zero-copy UCX reads memory of its own device through TCP, and no error says so. That was seen on a
+    machine with one GPU; on one with two, linked by NVLink, reads took cuda_ipc all the same.
+    """
     program = f"{tmp_path}/slow.py"
     with open(program, "w") as file:
         file.write(SLOW)
     environment = {**os.environ, "UCX_CUDA_IPC_ENABLE_GET_ZCOPY": "n", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, program], capture_output=True, text=True, env=environment, check=False, timeout=150
-    )
+    line = [sys.executable, program]
+    done = subprocess.run(line, capture_output=True, text=True, env=environment, check=False, timeout=150)
     assert done.returncode == 0, done.stderr
     said = done.stdout.splitlines()[-1]
+    if DEVICES > 1:
+        assert said.startswith("False reads from calibrated-")
+        return
     assert said.startswith("True reads from calibrated-")
     assert "Set UCX_CUDA_IPC_ENABLE_GET_ZCOPY=y before the NIXL agent is made" in said
 

@@ -17,7 +17,7 @@ pub(crate) struct Transport(pub(crate) core::Transport);
 #[pymethods]
 impl Transport {
     #[new]
-    #[pyo3(signature = (*, read_post_ns, read_bytes_per_us, write_post_ns, write_bytes_per_us, pass_bytes_per_us, round_trip_ns, pass_piece_ps = 0))]
+    #[pyo3(signature = (*, read_post_ns, read_bytes_per_us, write_post_ns, write_bytes_per_us, pass_bytes_per_us, round_trip_ns, pass_piece_ps = 0, pass_ns = 0))]
     const fn new(
         read_post_ns: u64,
         read_bytes_per_us: u64,
@@ -26,6 +26,7 @@ impl Transport {
         pass_bytes_per_us: u64,
         round_trip_ns: u64,
         pass_piece_ps: u64,
+        pass_ns: u64,
     ) -> Self {
         Self(core::Transport {
             name: "calibrated",
@@ -33,6 +34,7 @@ impl Transport {
             write: core::Link { post_ns: write_post_ns, bytes_per_us: write_bytes_per_us },
             pass_bytes_per_us,
             pass_piece_ps,
+            pass_ns,
             round_trip_ns,
         })
     }
@@ -84,6 +86,11 @@ impl Transport {
     }
 
     #[getter]
+    const fn pass_ns(&self) -> u64 {
+        self.0.pass_ns
+    }
+
+    #[getter]
     const fn round_trip_ns(&self) -> u64 {
         self.0.round_trip_ns
     }
@@ -95,12 +102,13 @@ impl Transport {
 
     fn __repr__(&self) -> String {
         format!(
-            "Transport({}, read {} ns + {} B/us, write {} ns + {} B/us, pass {} ps + {} B/us, round trip {} ns)",
+            "Transport({}, read {} ns + {} B/us, write {} ns + {} B/us, pass {} ns + {} ps a piece + {} B/us, round trip {} ns)",
             self.0.name,
             self.0.read.post_ns,
             self.0.read.bytes_per_us,
             self.0.write.post_ns,
             self.0.write.bytes_per_us,
+            self.0.pass_ns,
             self.0.pass_piece_ps,
             self.0.pass_bytes_per_us,
             self.0.round_trip_ns

@@ -68,6 +68,8 @@ pub struct Transport {
     pub pass_bytes_per_us: u64,
     /// Picoseconds that each contiguous piece of a gather or a scatter adds to that.
     pub pass_piece_ps: u64,
+    /// Nanoseconds that gathers or scatters take beside their bytes: until the first one runs and the host has seen the last one end.
+    pub pass_ns: u64,
     /// Nanoseconds for a message and its answer.
     pub round_trip_ns: u64,
 }
@@ -76,9 +78,9 @@ pub struct Transport {
 ///
 /// * `cma`: UCX between two processes of one host over process_vm_readv, 2-core virtual machine.
 /// * `tcp`: UCX over TCP on the loopback of the same machine.
-/// * `cuda_ipc`: UCX between processes on two H200s linked by NVLink, GET zero-copy enabled; the round trip is half of what a
-///   packed request of one page took longer than a direct one. With both on one H200 a descriptor costs 10 us, and bytes follow
-///   five times as fast.
+/// * `cuda_ipc`: UCX between processes on two H200s linked by NVLink, GET zero-copy enabled; `pass_ns` and `round_trip_ns` are what
+///   landed and packed requests of one page took longer than direct ones. With both on one H200 a descriptor costs 10 us, and
+///   bytes follow five times as fast.
 pub const TRANSPORTS: [Transport; 3] = [
     Transport {
         name: "cma",
@@ -86,6 +88,7 @@ pub const TRANSPORTS: [Transport; 3] = [
         write: Link { post_ns: 3_000, bytes_per_us: 7_500 },
         pass_bytes_per_us: 2_000,
         pass_piece_ps: 1_300,
+        pass_ns: 0,
         round_trip_ns: 200_000,
     },
     Transport {
@@ -94,6 +97,7 @@ pub const TRANSPORTS: [Transport; 3] = [
         write: Link { post_ns: 10_600, bytes_per_us: 1_000 },
         pass_bytes_per_us: 2_000,
         pass_piece_ps: 1_300,
+        pass_ns: 0,
         round_trip_ns: 200_000,
     },
     Transport {
@@ -102,7 +106,8 @@ pub const TRANSPORTS: [Transport; 3] = [
         write: Link { post_ns: 5_300, bytes_per_us: 394_000 },
         pass_bytes_per_us: 1_900_000,
         pass_piece_ps: 0,
-        round_trip_ns: 450_000,
+        pass_ns: 400_000,
+        round_trip_ns: 80_000,
     },
 ];
 
@@ -160,10 +165,10 @@ impl Transport {
         self.read.post_ns.saturating_mul(self.read.bytes_per_us).checked_div(1_000).unwrap_or(0)
     }
 
-    /// Nanoseconds for a kernel to move `bytes` in `pieces`.
-    fn pass_ns(&self, bytes: u64, pieces: u64) -> Result<u64> {
+    /// Nanoseconds for kernels to move `bytes` in `pieces`.
+    fn passing_ns(&self, bytes: u64, pieces: u64) -> Result<u64> {
         let pieces = div_ceil(mul(pieces, self.pass_piece_ps, "predicted time")?, 1_000, "predicted time")?;
-        add(time(bytes, self.pass_bytes_per_us)?, pieces, "predicted time")
+        add(add(time(bytes, self.pass_bytes_per_us)?, pieces, "predicted time")?, self.pass_ns, "predicted time")
     }
 }
 
@@ -258,7 +263,7 @@ impl Pairing {
         let pieces = pieces.into_iter().try_fold(0, |sum, more| add(sum, more?, "pieces of a pass"))?;
         let ns = add(
             transport.transfer_ns(plan.direction(), posted, bytes)?,
-            transport.pass_ns(wanted.min(bytes), pieces)?,
+            transport.passing_ns(wanted.min(bytes), pieces)?,
             "predicted time",
         )?;
         Ok(Some(Cost { strategy: Strategy::Landed, posted, bytes, ns }))
@@ -281,7 +286,7 @@ impl Pairing {
                 let each = pieces_of.get(part.lane).copied().unwrap_or_default();
                 add(sum, mul(each, wide(part.pairs), "pieces of a pass")?, "pieces of a pass")
             })?;
-            ns = add(ns, transport.pass_ns(bytes, pieces)?, "predicted time")?;
+            ns = add(ns, transport.passing_ns(bytes, pieces)?, "predicted time")?;
         }
         // Want and grant before the first chunk; later chunks overlap with it.
         let ns = add(ns, mul(transport.round_trip_ns, 2, "predicted time")?, "predicted time")?;

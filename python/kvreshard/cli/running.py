@@ -56,6 +56,7 @@ def calibrate(
         "write_bytes_per_us",
         "pass_bytes_per_us",
         "pass_piece_ps",
+        "pass_ns",
         "round_trip_ns",
     )
     values = {name: getattr(measured, name) for name in names}

@@ -58,8 +58,9 @@ def calibrate(
     """Measures a live pair, in about a second on shared memory and a few on TCP, and returns its constants.
 
     `idle` says that nobody uses the peer's pages meanwhile: writes are measured too, and otherwise taken to cost what
-    reads do. With `keep` the peer's requests are planned by the result from now on. The rate of gathering and
-    scattering is not a matter of the pair and stays what it was. While this runs the connector's lock is held.
+    reads do. With `keep` the peer's requests are planned by the result from now on. What gathering and scattering costs
+    is not a matter of the pair: it is measured on host memory, and stays what it was on devices. While this runs the
+    connector's lock is held.
 
     Raises:
         NotConnected: The peer is lost or closed.
@@ -81,6 +82,7 @@ def calibrate(
         write_bytes_per_us=max(1, round(write_rate * 1e-6)),
         pass_bytes_per_us=max(1, round(pass_rate * 1e-6)),
         pass_piece_ps=round(piece * 1e12),
+        pass_ns=before.pass_ns,
         round_trip_ns=round(there_and_back * 1e9),
     )
     if keep:

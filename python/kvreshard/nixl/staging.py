@@ -119,7 +119,7 @@ class Jobs:
     before are under way: all of a long request would keep its first chunk waiting.
     """
 
-    FIRST, MORE = 2, 8
+    FIRST, MORE = 2, 4
     """How many are made at a time."""
 
     def __init__(self, area: Area, mover: Mover, works: Sequence[Work]) -> None:
