@@ -25,12 +25,13 @@ from kvreshard.nixl import Connector, Finished, FirstContact, calibrate
 GUIDE = (Path(__file__).parents[1] / "docs" / "connector.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", GUIDE, re.DOTALL | re.MULTILINE)
 # Words by which a test finds its block.
+FENCED = 'id="req-1", fence=True'
 TOLD = (
     "kv_caches.items()",
     "there.expect(",
     "layers=[layer]",
     "staging=256 << 20",
-    'id="req-1", fence=True',
+    FENCED,
     "there.mark(",
 )
 PUSHED, QUANTISED = "there.expect_contacts(", "sources=sources"
@@ -170,7 +171,7 @@ def test_first_contact_of_a_push(there: Any, here: Any) -> None:
 
 @pytest.mark.skipif(not any(QUANTISED in block for block in BLOCKS), reason="the guide tells nothing of it")
 def test_sources_of_writers_that_quantise() -> None:
-    names = {"request": WHOLE, "read": lambda layer, page: {}, "Source": probe.Source}
+    names: dict[str, Any] = {"request": WHOLE, "read": lambda layer, page: {}, "Source": probe.Source}
     run(QUANTISED, names)
     assert set(names["sources"]) == {"k", "ks", "v", "vs"}
 
