@@ -6,8 +6,8 @@
     python -m benches.gpu_transfers --device cpu --mib 16     the same on host memory, to try the script
 
 One GPU: prefill TP 2 in one process, decode TP 4 in another. Several: prefill TP 1 on the first to decode TP 1 on the
-second; TP 1 to TP 2 on both; TP 2 on both to TP 1; TP 2 on the first to TP 4 on the second; a process a rank. Random
-data, 32 layers, 8 heads of 128, pages of 16 tokens, scattered. The bound beside a table is one write of as many bytes
+second; TP 1 to TP 2 on both; TP 2 on both to TP 1; TP 2 on the first to TP 4 on the second; from four on also between
+two halves of them; a process a rank. Random data, 32 layers, 8 heads of 128, pages of 16 tokens, scattered. The bound beside a table is one write of as many bytes
 between the same ranks, one descriptor a pair. A time is from the first call of the issuing side to the last rank's end.
 """
 
@@ -53,6 +53,12 @@ def topologies(device: str) -> Iterator[Topology]:
     yield Topology("TP 1 to TP 2 on both", (first,), (first, last), True)
     yield Topology("TP 2 on both to TP 1", (first, last), (last,), True)
     yield Topology("TP 2 to TP 4", (first,) * 2, (last,) * 4, True)
+    if count > 3:
+        # As many on each side as heads can be shared by, the prefill ranks on GPUs of their own.
+        half = max(size for size in (2, 4, 8) if 2 * size <= count)
+        every = tuple(f"cuda:{index}" for index in range(2 * half))
+        yield Topology(f"TP {half} to TP {half}", every[:half], every[half:], True)
+        yield Topology(f"TP {half} to TP {half // 2}", every[:half], every[half : half + half // 2], True)
 
 
 def cases(topology: Topology, mib: int) -> Iterator[tuple[Case, str]]:

@@ -1,5 +1,8 @@
 """Cache writers on a GPU, as engines have them: probed, and met at first contact."""
 
+# Triton compiles these functions; their types are not Python's.
+# pyright: reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -25,8 +28,7 @@ HEADS, TOKENS, SIZE = 2, 16, 64
 SIZES = {"h": HEADS, "n": TOKENS, "d": SIZE}
 
 
-@triton.jit
-def reshape_and_cache(
+def _reshape_and_cache(  # type: ignore[no-untyped-def]
     key, value, cache, slots, HEADS: tl.constexpr, TOKENS: tl.constexpr, SIZE: tl.constexpr, X: tl.constexpr
 ):
     """One token and head a program, into pages of x-wide key rows and shuffled values, as AITER stores them."""
@@ -42,8 +44,12 @@ def reshape_and_cache(
     tl.store(cache + v_at, tl.load(value + source))
 
 
-@triton.jit
-def swap(key, value, cache, slots, HEADS: tl.constexpr, TOKENS: tl.constexpr, SIZE: tl.constexpr, X: tl.constexpr):
+reshape_and_cache: Any = triton.jit(_reshape_and_cache)
+
+
+def _unshuffled(  # type: ignore[no-untyped-def]
+    key, value, cache, slots, HEADS: tl.constexpr, TOKENS: tl.constexpr, SIZE: tl.constexpr, X: tl.constexpr
+):
     """The same with plain values: what a backend of the same name stores without the shuffle."""
     token, head = tl.program_id(0), tl.program_id(1)
     slot = tl.load(slots + token)
@@ -55,6 +61,9 @@ def swap(key, value, cache, slots, HEADS: tl.constexpr, TOKENS: tl.constexpr, SI
     v_at = base + HEADS * TOKENS * SIZE + (head * TOKENS + n) * SIZE + d
     tl.store(cache + k_at, tl.load(key + source))
     tl.store(cache + v_at, tl.load(value + source))
+
+
+unshuffled: Any = triton.jit(_unshuffled)
 
 
 class Writer:
@@ -80,7 +89,7 @@ def test_a_triton_writer_is_confirmed(dtype: torch.dtype, name: str) -> None:
 
 
 def test_a_writer_that_does_not_shuffle_is_refused_with_the_element() -> None:
-    writer = Writer(swap, torch.bfloat16)
+    writer = Writer(unshuffled, torch.bfloat16)
     form = kvr.preset("aiter-shuffle", **SIZES)
     with pytest.raises(probe.WriterMismatch, match="component v, element") as caught:
         probe.check_writer(form, writer, writer.cache, start=form.page_bytes)
