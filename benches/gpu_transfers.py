@@ -7,8 +7,9 @@
 
 One GPU: prefill TP 2 in one process, decode TP 4 in another. Several: prefill TP 1 on the first to decode TP 1 on the
 second; TP 1 to TP 2 on both; TP 2 on both to TP 1; TP 2 on the first to TP 4 on the second; from four on also between
-two halves of them; a process a rank. Random data, 32 layers, 8 heads of 128, pages of 16 tokens, scattered. The bound beside a table is one write of as many bytes
-between the same ranks, one descriptor a pair. A time is from the first call of the issuing side to the last rank's end.
+two halves of them; a process a rank. Random data, 32 layers, 8 heads of 128, pages of 16 tokens, scattered. The bounds
+beside a table are writes of as many bytes: one descriptor from one rank to another, and one a pair of ranks at once. A
+time is from the first call of the issuing side to the last rank's end.
 """
 
 from __future__ import annotations
