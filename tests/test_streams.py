@@ -15,7 +15,7 @@ from tests.connector_rank import Spec, publish, request, running, wait
 
 pytest.importorskip("nixl")
 
-from kvreshard.nixl import Connector, Failed
+from kvreshard.nixl import Connector, Failed, PeerLost
 
 
 @dataclass
@@ -87,6 +87,22 @@ def test_a_request_that_was_never_begun_leaves_its_pages_free(here: Connector, l
         assert failed.pages == "free"
         if ends == "deadline":
             assert "was not begun in time" in str(failed.reason)
+        assert here.in_flight == ()
+
+
+def test_a_peer_that_is_lost_before_the_begin_fails_the_request(here: Connector, later: Later) -> None:
+    spec = Spec("here", engine="decode")
+    publish(here, spec, spec.arrays(1))
+    with running(Spec("there")) as (there,):
+        peer = here.connect(there.call("metadata"))
+        here.read(peer, request((0, 16), [1], [1]), id="before", wait=False, notify=False)
+        wait(here, "Finished")
+        here.read(peer, request((0, 32), [7, 2], [0, 15]), id="r")
+        there.kill()
+        here._flights.lose(peer, PeerLost("gone", peer=peer.name))
+        failed = next(event for event in wait(here, "Failed") if isinstance(event, Failed))
+        assert isinstance(failed.reason, PeerLost)
+        assert failed.pages == "free"
         assert here.in_flight == ()
 
 

@@ -148,7 +148,7 @@ class Flights:
         self._packing.lose(peer)
         hit = [transfer for transfer in self._transfers.values() if transfer.needs(peer)]
         for leg in (leg for transfer in hit for leg in transfer.legs if leg.peer is peer):
-            if leg.state == "running":
+            if leg.state in ("ready", "running"):
                 leg.error = leg.error or error
             elif leg.state == "stuck" and not isinstance(leg.error, Untracked):
                 leg.cancel()
