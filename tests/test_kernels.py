@@ -250,3 +250,29 @@ def test_costs_prefer_what_posts_less() -> None:
     assert kvr.Transport.names() == ["cma", "tcp", "cuda_ipc"]
     with pytest.raises(kvr.LayoutError, match="carrier pigeon"):
         pairing.choose(transport="carrier pigeon")
+
+
+def test_holes_between_spans_are_read_along_where_a_descriptor_costs_more() -> None:
+    """Half the heads of pages 2, 3, 4 and 7: spans of 32 KiB, 64 KiB apart."""
+    page = kvr.preset("packed-hnd", h=8, n=16, d=128)
+
+    def rank(form: kvr.PageFormat, engine: str, base: int, tp: tuple[int, int]) -> kvr.RankLayout:
+        pages = kvr.Segment(kvr.Region(base, 16 * form.page_bytes), form, pages=16)
+        return kvr.RankLayout(engine=engine, layers=[kvr.Layer("layers.0", [pages], totals={"h": 8})], tp=tp)
+
+    here, there = rank(page.with_extents(h=4), "decode", 1 << 30, (1, 2)), rank(page, "prefill", 1 << 40, (0, 1))
+    plan = kvr.plan(here, there)
+    request = kvr.Request((0, 64), [kvr.Blocks([1, 2, 3, 4])], [kvr.Blocks([4, 2, 7, 3])])
+    span, stride = page.page_bytes // 2, page.page_bytes
+    start = (1 << 40) + 2 * stride + span
+    expected = {
+        0: [(start + (at - 2) * stride, span) for at in (2, 3, 4, 7)],
+        40_000: [(start, 2 * stride + span), (start + 5 * stride, span)],
+        1 << 20: [(start, 5 * stride + span)],
+    }
+    for hole, wanted in expected.items():
+        (chunk,) = plan.landed_chunks(request, plan.landed(hole=hole), 1 << 20)
+        local, remote = chunk.reads(1 << 33)
+        assert [tuple(row[:2]) for row in remote.tolist()] == wanted
+        assert local[:, 1].tolist() == remote[:, 1].tolist()
+        assert int((local[:, 0] + local[:, 1]).max()) - (1 << 33) <= chunk.bytes
