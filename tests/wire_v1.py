@@ -167,7 +167,7 @@ def controls() -> dict[str, control.Message]:
 
 def formats() -> dict[str, kvr.PageFormat]:
     """Every preset with small parameters, and formats that are none."""
-    from tests.test_probe import OTHERS, preset_parameters
+    from tests.probed import OTHERS, preset_parameters
 
     made = {}
     for name in kvr.presets():

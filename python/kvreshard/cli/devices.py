@@ -92,7 +92,7 @@ def _driver() -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return (done.stdout.strip().splitlines() or [None])[0]
+    return next(iter(done.stdout.strip().splitlines()), None)
 
 
 def described(found: dict[str, Any]) -> list[str]:
