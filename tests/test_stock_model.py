@@ -38,8 +38,6 @@ def side(engine: str, given: dict[str, Any], rest: dict[str, Any]) -> Side:
 @pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
 def test_the_model_says_what_real_engines_did(row: Row, mode: str) -> None:
     """`make test-vllm` holds the same rows against engines of vLLM."""
-    if mode == "push" and not row.push:
-        pytest.skip("the pair makes no sense in push mode")
     prefill, decode = side("prefill", row.prefill, row.rest), side("decode", row.decode, row.rest)
     # The harness gives layers their backend directly, so no selector refuses it.
     found = verdict(prefill, decode, push=mode == "push", hit=row.rest.get("hit", 0), vetoes=False)

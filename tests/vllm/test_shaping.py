@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import pytest
 import torch
@@ -18,7 +17,7 @@ set_environment()
 import kvreshard as kvr  # noqa: E402  (vLLM reads the environment when it is imported)
 from kvreshard.vllm.rearranging import fewest, order, sample  # noqa: E402
 from kvreshard.vllm.requests import Shape  # noqa: E402
-from kvreshard.vllm.shaping import Job, Shaping  # noqa: E402
+from kvreshard.vllm.shaping import Job, Part, Shaping  # noqa: E402
 from kvreshard.vllm.staging import Buffer  # noqa: E402
 
 PACKED, SHUFFLED = "h n k[d] v[d]", "k[h d/8 n d%8] v[h n/8 d n%8]"
@@ -37,7 +36,7 @@ def _shaping(mine: kvr.RankLayout, theirs: kvr.RankLayout, size: int) -> Shaping
     return Shaping(mine, theirs, route.edges_of(local=0, remote=theirs.tp[0])[0], size)
 
 
-def _parts(shaping: Shaping, tokens: tuple[int, int]) -> list[Any]:
+def _parts(shaping: Shaping, tokens: tuple[int, int]) -> list[Part]:
     blocks = [kvr.Blocks(list(range(60)), 0)]
     return shaping.parts(kvr.Request(tokens=tokens, local=blocks, remote=blocks), "peer", b"news")
 

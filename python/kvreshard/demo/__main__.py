@@ -74,7 +74,7 @@ def visible() -> int:
         return 0
     import torch
 
-    return torch.cuda.device_count()
+    return int(torch.cuda.device_count())
 
 
 if __name__ == "__main__":
