@@ -5,7 +5,7 @@ use numpy::ndarray::Array2;
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods, PyReadwriteArray1};
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PySlice, PyString};
+use pyo3::types::{PySlice, PyString};
 
 use crate::errors::bad_request;
 
@@ -67,18 +67,13 @@ pub(crate) fn block_ids(given: &Bound<'_, PyAny>) -> PyResult<Vec<i32>> {
     if given.is_instance_of::<PyString>() || given.cast::<PyArray1<bool>>().is_ok() {
         return Err(PyTypeError::new_err("block ids must be integers"));
     }
-    let read = |id: Bound<'_, PyAny>| match id.extract::<i64>() {
-        Ok(number) => fits(number).ok_or_else(|| refused(number.to_string())),
-        Err(error) if error.is_instance_of::<PyOverflowError>(id.py()) => Err(refused(id.to_string())),
-        Err(_) => Err(PyTypeError::new_err(format!("block ids must be integers, found {}", id.get_type().name()?))),
-    };
-    if let Ok(list) = given.cast::<PyList>() {
-        // The usual case, without an iterator between; its length is known.
-        let mut ids = Vec::with_capacity(list.len());
-        for id in list {
-            ids.push(read(id)?);
+    let ids = given.try_iter()?.map(|id| {
+        let id = id?;
+        match id.extract::<i64>() {
+            Ok(number) => fits(number).ok_or_else(|| refused(number.to_string())),
+            Err(error) if error.is_instance_of::<PyOverflowError>(id.py()) => Err(refused(id.to_string())),
+            Err(_) => Err(PyTypeError::new_err(format!("block ids must be integers, found {}", id.get_type().name()?))),
         }
-        return Ok(ids);
-    }
-    given.try_iter()?.map(|id| read(id?)).collect()
+    });
+    ids.collect()
 }

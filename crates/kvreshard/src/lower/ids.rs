@@ -86,12 +86,16 @@ const BLOCK: usize = 64;
 /// Pages that every strand is given before the next ones: those of both sides stay in the first-level cache meanwhile.
 const TILE: usize = 2_048;
 
+/// Longer rows than this are written whole: the ids are then more than caches hold, and long stretches of them are faster to write.
+const MOST_TILED: usize = 16_384;
+
 /// Fills a row for each strand on both sides with the strand's ids of all pages.
 fn fill_ids(pages: &CellPages, strands: &[Strand], local: &mut [i32], remote: &mut [i32]) {
     let count = pages.local.len();
+    let tile = if count > MOST_TILED { count } else { TILE };
     let mut start = 0;
     while start < count {
-        let end = start.saturating_add(TILE).min(count);
+        let end = start.saturating_add(tile).min(count);
         let (Some(here), Some(there)) = (pages.local.get(start..end), pages.remote.get(start..end)) else { return };
         let rows = local.chunks_exact_mut(count).zip(remote.chunks_exact_mut(count));
         for ((local, remote), strand) in rows.zip(strands) {
