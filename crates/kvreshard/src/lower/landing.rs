@@ -8,34 +8,25 @@
 //! buffer         |KKKK..VVVV|            scattered to A and to B
 //! ```
 //!
-//! Where a page lies in planes, which other pages lie between, each plane has a stretch of its own:
-//!
-//! ```text
-//! remote planes  |KKKK|KKKK|..|VVVV|VVVV|..|
-//! buffer         |KKKK|VVVV|KKKK|VVVV|
-//! ```
-//!
-//! Where a descriptor costs more than the bytes between two spans, those are read along and the two are one descriptor: pages then lie in
-//! the buffer as far apart as they do on the peer.
+//! Where a descriptor costs more than the bytes between two spans, those are read along and the two are one descriptor: pages
+//! then lie in the buffer as far apart as they do on the peer.
 
 use std::sync::Arc;
 
 use crate::error::{Error, Result, Side};
+use crate::plan::Plan;
 use crate::plan::lane::{Lane, Track};
-use crate::plan::{Copy, Loop, Plan};
 use crate::units::{add, mul, sub, wide};
 
 use super::descriptor::Descriptor;
 use super::lists::address;
 use super::pairing::Pairing;
 use super::rows::region;
-use super::tiles::{Tile, TileLane, TileLoop, Tiles};
+use super::stretches::{Stretch, near, reach, stretches, tile};
+use super::tiles::{TileLane, Tiles};
 
 /// At most this many times the bytes of a span are read along between two spans.
 const MAX_HOLE: u64 = 8;
-
-/// A loop over planes is unrolled while it stands for no more than this many copies; beyond it one span covers them all.
-const MAX_PLANES: u64 = 4096;
 
 /// A span of every page of one remote track.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,14 +40,6 @@ pub struct Landing {
     step: u64,
     /// The longest hole that is read along.
     hole: u64,
-}
-
-/// Contiguous bytes of a remote page, and where they begin in the span.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stretch {
-    start: u64,
-    bytes: u64,
-    buffer: u64,
 }
 
 impl Landing {
@@ -204,70 +187,6 @@ impl Plan {
         })?;
         Ok(Landed { tiles, landings, of_lane })
     }
-}
-
-/// The copy, its loops over planes unrolled: steps as long as from one page to the next leave the page.
-fn near(copy: &Copy, stride: u64) -> Result<Vec<Copy>> {
-    let (far, loops): (Vec<Loop>, Vec<Loop>) = copy.loops.iter().partition(|step| step.remote >= stride);
-    let planes = far.iter().try_fold(1, |planes, step| mul(planes, step.extent, "planes of a copy"))?;
-    if planes > MAX_PLANES {
-        return Ok(vec![copy.clone()]);
-    }
-    let mut copies = vec![Copy { loops, ..copy.clone() }];
-    for step in far {
-        let mut all = Vec::with_capacity(copies.len());
-        for one in &copies {
-            for turn in 0..step.extent {
-                let term = "plane of a copy";
-                all.push(one.moved((mul(turn, step.local, term)?, mul(turn, step.remote, term)?), term)?);
-            }
-        }
-        copies = all;
-    }
-    Ok(copies)
-}
-
-/// Appends the bytes of a remote page that each copy of a lane spans.
-fn reach(lane: &Lane, reaches: &mut Vec<(u64, u64)>) -> Result<()> {
-    for copy in lane.nests.iter() {
-        for near in near(copy, lane.remote.stride)? {
-            reaches.push((near.remote, near.remote_end()?));
-        }
-    }
-    Ok(())
-}
-
-/// The stretches that cover `reaches`, and their bytes. What lies nearer than a page belongs to one; beyond that, other pages lie
-/// between.
-fn stretches(mut reaches: Vec<(u64, u64)>, stride: u64) -> Result<(Vec<Stretch>, u64)> {
-    let mut found: Vec<Stretch> = Vec::new();
-    reaches.sort_unstable();
-    for (start, end) in reaches {
-        let last_end = match found.last() {
-            Some(last) => add(last.start, last.bytes, "landed span")?,
-            None => 0,
-        };
-        match found.last_mut().filter(|_| start.saturating_sub(last_end) < stride) {
-            Some(last) => last.bytes = sub(end.max(last_end), last.start, "landed span")?,
-            None => found.push(Stretch { start, bytes: sub(end, start, "landed span")?, buffer: 0 }),
-        }
-    }
-    let mut bytes = 0;
-    for stretch in &mut found {
-        stretch.buffer = bytes;
-        bytes = add(bytes, stretch.bytes, "landed span")?;
-    }
-    Ok((found, bytes))
-}
-
-fn tile(copy: &Copy, stretches: &[Stretch]) -> Result<Tile> {
-    let loops = copy.loops.iter().map(|one| TileLoop { extent: one.extent, page: one.local, buffer: one.remote });
-    let before = stretches.partition_point(|stretch| stretch.start <= copy.remote);
-    let stretch = before.checked_sub(1).and_then(|at| stretches.get(at));
-    let stretch = stretch.ok_or_else(|| Error::overflow("landed offset"))?;
-    let within = sub(copy.remote, stretch.start, "landed offset")?;
-    let buffer = add(stretch.buffer, within, "landed offset")?;
-    Ok(Tile { run: copy.run, page: copy.local, buffer, loops: loops.collect() })
 }
 
 impl Pairing {

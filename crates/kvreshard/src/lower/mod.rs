@@ -13,6 +13,7 @@ mod moves;
 mod order;
 mod pairing;
 mod rows;
+mod stretches;
 mod tiles;
 mod zero;
 
