@@ -302,6 +302,15 @@ MIXED: tuple[tuple[str, dict[str, Any], str, tuple[str, ...]], ...] = (
         )
         for side in ("prefill", "decode")
     ),
+    (
+        "a stock decode engine, our pages not known",
+        {
+            "prefill": {"format": "cpu_vec", "page": 32, "options": {"settings": {"cpu_isa": "neon"}}},
+            "decode": {"connector": "stock", "format": "cpu_vec", "page": 32},
+        },
+        "refused",
+        ("compatibility hash mismatch",),
+    ),
     *(
         (
             f"an instruction set whose packing is not known, {mode}",

@@ -98,9 +98,10 @@ class PlannedWorker(Handshakes):
             return
         hashes = self.__dict__.get("_hashes") or tags.Hashes.of(self.vllm_config, published, mode)
         self.__dict__["_hashes"] = hashes
-        # Pages that no stock peer may read go under a hash that no stock peer accepts. Unknown pages stay under
-        # stock's: a stock peer is as right or wrong about them as without us.
-        self.compat_hash = hashes.stock if found.standard or found.layout is None else hashes.own
+        # Pages that no stock peer may read go under a hash that no stock peer accepts; so do unknown ones, unless the
+        # caller answers for them.
+        answered = found.layout is None and self.options.assume_untagged == "standard"
+        self.compat_hash = hashes.stock if found.standard or answered else hashes.own
         metadata = msgspec.msgpack.decode(self.xfer_handshake_metadata.agent_metadata_bytes, type=NixlAgentMetadata)
         tag = tags.encode(hashes.factors, found.layout, standard=found.standard, unknown=found.why_unknown)
         encoded = msgspec.msgpack.encode(tags.attach(metadata, tag))
