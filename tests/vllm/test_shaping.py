@@ -63,20 +63,26 @@ def test_news_comes_last() -> None:
     first, second = (_parts(_shaping(mine, _layout("d", SHUFFLED, (rank, 2)), 2 * 2048), (0, 64)) for rank in range(2))
     assert len(first) == len(second) == 2
     job = Job(waiting=[*first, *second])
-    assert job.next() is first[0]
-    job.waiting.remove(first[0])
-    job.writing[1] = first[0]
-    assert job.next() is second[0]
-    job.waiting.remove(second[0])
-    job.writing[2] = second[0]
+
+    def written(part: Any) -> None:
+        assert job.next() is part
+        job.waiting.remove(part)
+        job.writing[id(part)] = part
+
+    def done(part: Any) -> None:
+        del job.writing[id(part)]
+
+    written(first[0])
+    written(second[0])
     assert job.next() is None
-    del job.writing[2]
-    assert job.next() is second[1]
-    job.waiting.remove(second[1])
+    done(second[0])
+    written(second[1])
     assert job.next() is None
-    del job.writing[1]
-    assert job.next() is first[1]
-    job.waiting.remove(first[1])
+    done(first[0])
+    written(first[1])
+    assert not job.over
+    done(first[1])
+    done(second[1])
     assert job.over
 
 

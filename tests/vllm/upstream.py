@@ -94,14 +94,14 @@ def run(base: Path, names: tuple[str, ...], *, exchanged: bool) -> dict[str, str
     """Outcomes of the tests of some files by name: `passed`, `failed` or `skipped`."""
     report = base / f"{names[0]}.xml"
     report.unlink(missing_ok=True)
-    # The plugin by its own name: the folder of vLLM's tests is a package `tests` too.
+    # The plugins by their own names: the folder of vLLM's tests is a package `tests` too.
     paths = [str(HERE), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
         [
             *(sys.executable, "-m", "pytest", "-q", *(f"{UNIT}/{name}" for name in names)),
             *("-p", "no:cacheprovider", "--timeout=180"),
             *("-o", "junit_family=xunit1", f"--junitxml={report}", "--tb=line"),
-            *(("-p", "substitute") if exchanged else ()),
+            *("-p", "unpinned", *(("-p", "substitute") if exchanged else ())),
         ],
         cwd=base,
         env={
