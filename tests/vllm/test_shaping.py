@@ -65,7 +65,7 @@ def test_news_comes_last() -> None:
     job = Job(waiting=[*first, *second])
 
     def written(part: Any) -> None:
-        assert job.next() is part
+        assert job.next() == part
         job.waiting.remove(part)
         job.writing[id(part)] = part
 
