@@ -93,7 +93,8 @@ def test_device_ids_are_those_of_the_tensors(here: Connector) -> None:
         plan = peer.plan("read")
         assert set(plan.local_rows()[:, 2].tolist()) == {DEVICES - 1}
         assert set(plan.remote_rows()[:, 2].tolist()) == {0}
-        for strategy in ("direct", "landed", "packed"):
+        every: list[Strategy] = ["direct", "landed", "packed"]
+        for strategy in every:
             for cache in mine:
                 cache.zero_()
             here.read(peer, request((0, 32), [7, 2], [0, 15]), id=strategy, strategy=strategy)

@@ -92,7 +92,8 @@ def _driver() -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return next(iter(done.stdout.strip().splitlines()), None)
+    lines = done.stdout.strip().splitlines()
+    return lines[0] if lines else None
 
 
 def described(found: dict[str, Any]) -> list[str]:
