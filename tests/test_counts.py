@@ -107,6 +107,20 @@ def test_a_page_wanted_in_part_joins_its_layer_before_the_next_one_begins() -> N
     assert local[:, 1].tolist() == remote[:, 1].tolist() == [10 * form.page_bytes // 4] * 2
 
 
+@pytest.mark.parametrize("blocks", [1, 63, 2_048, 2_049, 5_000, 16_384, 16_385, 20_000])
+def test_ids_of_any_number_of_blocks_are_row_by_row(blocks: int) -> None:
+    """Ids are written in tiles: at their edges nothing may be missing or out of place."""
+    pages = 20_000
+    one = rank("h n k[d] v[d]", 4, layers=3, pages=pages)
+    mine = np.sort(np.random.default_rng(blocks).permutation(pages)[:blocks])
+    theirs = np.random.default_rng(~blocks & 255).permutation(pages)[:blocks]
+    request = kvr.Request((0, blocks * 4), [kvr.Blocks(mine)], [kvr.Blocks(theirs)])
+    local, remote = kvr.plan(one, one).ids(request)
+    rows = np.arange(3)[:, None] * pages
+    np.testing.assert_array_equal(local, (rows + mine).ravel())
+    np.testing.assert_array_equal(remote, (rows + theirs).ravel())
+
+
 def byte_pages(layers: int) -> kvr.RankLayout:
     """Layers of 2^26 pages of one byte; nothing is allocated."""
     form = kvr.PageFormat("n k[]", n=1, dtype="u8")
