@@ -118,6 +118,7 @@ class Pair:
         """Moves until the round is over; whatever goes wrong is written down."""
         try:
             self._begin()
+            self._turn()
             while time.monotonic() < until:
                 self._turn()
         except Exception:
@@ -267,6 +268,8 @@ def soak(seconds: float, seed: int) -> Totals:
     chance, totals = random.Random(seed), Totals()
     workers = [Worker() for _ in range(6)]
     try:
+        for worker in workers:
+            worker.call("lost")
         ends, number = time.monotonic() + seconds, 0
         while time.monotonic() < ends and len(totals.problems) < 10:
             number += 1
