@@ -161,7 +161,6 @@ def test_first_contact(there: Any, here: Any) -> None:
     assert names["peer"].connected
 
 
-@pytest.mark.skipif(not any(PUSHED in block for block in BLOCKS), reason="the guide tells nothing of it")
 def test_first_contact_of_a_push(there: Any, here: Any) -> None:
     write, read = writer(here[1], DECODE, HND), reader(there[1], PREFILL, HND)
     names = Told(there[0], here=here[0], write=write, read=read)
@@ -169,7 +168,6 @@ def test_first_contact_of_a_push(there: Any, here: Any) -> None:
     assert names["peer"].connected
 
 
-@pytest.mark.skipif(not any(QUANTISED in block for block in BLOCKS), reason="the guide tells nothing of it")
 def test_sources_of_writers_that_quantise() -> None:
     names: dict[str, Any] = {"request": WHOLE, "read": lambda layer, page: {}, "Source": probe.Source}
     run(QUANTISED, names)

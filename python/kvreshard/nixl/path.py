@@ -28,7 +28,13 @@ SURE = 2
 
 @dataclass(frozen=True)
 class Path:
-    """How fast a long run moves to or from a peer, in bytes a second; `said` is what to think of it."""
+    """How fast a long run moves to or from a peer.
+
+    Attributes:
+        bytes_per_second: The rate.
+        slow: Whether device memory goes a long way round.
+        said: What to think of it, in words.
+    """
 
     bytes_per_second: float
     slow: bool
