@@ -106,7 +106,8 @@ def test_a_newer_packed_protocol_includes_ours() -> None:
 
 def test_messages_of_tomorrow_are_dropped_and_longer_ones_understood() -> None:
     for message in wire_v1.controls().values():
-        fields = msgspec.msgpack.decode(control.encode(message)[len(control.PREFIX) :])
+        # Whoever has more to say says all that is known before it, also what others leave out.
+        fields = [message.__struct_config__.tag, *msgspec.structs.astuple(message)]
         assert control.decode(control.PREFIX + msgspec.msgpack.encode([*fields, "later", LATER])) == message
     assert control.decode(control.PREFIX + msgspec.msgpack.encode(["tomorrow", 1, 2])) is None
     for unknown in ((2, 0, "r", 1), (1, 7, "r", 1)):

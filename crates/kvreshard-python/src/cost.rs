@@ -18,6 +18,7 @@ pub(crate) struct Transport(pub(crate) core::Transport);
 impl Transport {
     #[new]
     #[pyo3(signature = (*, read_post_ns, read_bytes_per_us, write_post_ns, write_bytes_per_us, pass_bytes_per_us, round_trip_ns, pass_piece_ps = 0, pass_ns = 0))]
+    #[expect(clippy::too_many_arguments, reason = "constants that are told apart by keyword")]
     const fn new(
         read_post_ns: u64,
         read_bytes_per_us: u64,
