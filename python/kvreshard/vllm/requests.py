@@ -40,14 +40,16 @@ class Shape:
         states: dict[int, int] = {}
         names: dict[int, set[str]] = {}
         for layer in layout.layers:
-            states.setdefault(layer.group, layer.segments[0].format.extents.get("n", 1))
-            names.setdefault(layer.group, set()).add(layer.name)
+            group = layer.group
+            if group not in states:
+                states[group] = layer.segments[0].format.extents.get("n", 1)
+            names.setdefault(group, set()).add(layer.name)
         blocks = []
-        for index, group in enumerate(layout.groups):
-            tokens = group.pages_per_block * states.get(index, 1) * group.tokens_per_state * layout.cp[1]
+        for index, one in enumerate(layout.groups):
+            tokens = one.pages_per_block * states.get(index, 1) * one.tokens_per_state * layout.cp[1]
             if tokens.denominator != 1:
                 raise kvr.LayoutError(f"group {index}: a block of {tokens} tokens")
-            blocks.append(0 if group.kind == "state" else int(tokens))
+            blocks.append(0 if one.kind == "state" else int(tokens))
         return cls(
             tuple(blocks),
             tuple(group.window is not None for group in layout.groups),
