@@ -199,9 +199,16 @@ pub(crate) fn shows(c: char) -> bool {
         && !matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
+/// The first character of a text that a person does not see.
+pub(crate) fn hidden(text: &str) -> Option<char> {
+    // Names are plain ASCII almost always, and a message has one for each layer: without a branch this is a few vector operations.
+    let plain = text.bytes().fold(true, |plain, byte| plain & matches!(byte, b' '..=b'~'));
+    if plain { None } else { text.chars().find(|c| !shows(*c)) }
+}
+
 /// What a caller or a peer has written, safe to print: hidden characters are spelled out.
 fn spelled(text: String) -> String {
-    if text.chars().all(shows) {
+    if hidden(&text).is_none() {
         return text;
     }
     text.chars().flat_map(|c| if shows(c) { vec![c] } else { c.escape_unicode().collect() }).collect()

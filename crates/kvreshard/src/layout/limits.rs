@@ -1,6 +1,6 @@
 //! Bounds on what one rank may describe. A peer's message is held to them while it is read; they are far above what engines have.
 
-use crate::error::{Error, Result, shows};
+use crate::error::{Error, Result, hidden};
 use crate::units::wide;
 
 /// The most layers of a rank.
@@ -30,7 +30,7 @@ pub(crate) fn within(what: &str, found: usize, limit: usize) -> Result<()> {
 /// [`Error::Layout`] when `text` has a character that a person does not see: it stands in errors and logs, which a peer could
 /// otherwise forge lines of.
 pub(crate) fn shown(what: &str, text: &str) -> Result<()> {
-    match text.chars().find(|c| !shows(*c)) {
+    match hidden(text) {
         Some(c) => Err(Error::layout(None, what, c.escape_unicode(), "characters that print")),
         None => Ok(()),
     }

@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Serialize, Serializer};
 
-use crate::error::shows;
+use crate::error::{hidden, shows};
 
 /// At most `MAX` elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -194,7 +194,8 @@ impl<'de, const MAX: usize, const SPACED: bool> Deserialize<'de> for Text<MAX, S
                 if text.len() > MAX {
                     return Err(over("bytes in a text", MAX));
                 }
-                match text.chars().find(|c| !(shows(*c) || SPACED && c.is_ascii_whitespace())) {
+                let hides = |c: &char| !(shows(*c) || SPACED && c.is_ascii_whitespace());
+                match hidden(text).and_then(|_| text.chars().find(hides)) {
                     Some(c) => Err(E::custom(format_args!("character {} in a text", c.escape_unicode()))),
                     None => Ok(text.to_owned()),
                 }
