@@ -69,6 +69,12 @@ class Handshakes:
         return found
 
     @property
+    def _stages(self) -> dict[str, int]:
+        """Pipeline stages of the engines that were met, by id."""
+        found: dict[str, int] = self.__dict__.setdefault("_stages_met", {})
+        return found
+
+    @property
     def description(self) -> Description:
         """What was registered."""
         found: Description = self.__dict__.setdefault("_description", Description())
@@ -163,14 +169,23 @@ class Handshakes:
         """The ranks of a planned engine to meet; `None` for one that is left to vLLM."""
         # Who only hears of a push is its destination: the same pairs of ranks, seen as a read.
         direction: Direction = "read" if notif_agents_only else self._DIRECTION
-        judged = self._judge(metadata, (rank, size), pp_size, direction)
+        self._stages[metadata.engine_id] = pp_size
+        judged = self._judge(metadata, (rank, size), direction)
+        self.__dict__["_just_judged"] = (metadata, direction, judged)
         return None if judged is None else judged[0].ranks
+
+    def _judged(self, metadata: Any, place: tuple[int, int]) -> tuple[Peer, kvr.RankLayout] | None:
+        """As `_judge`, which is not asked again about what it has just been asked."""
+        kept = self.__dict__.pop("_just_judged", None)
+        if kept is not None and kept[0] is metadata and kept[1] == self._DIRECTION:
+            found: tuple[Peer, kvr.RankLayout] | None = kept[2]
+            return found
+        return self._judge(metadata, place)
 
     def _judge(
         self,
         metadata: Any,
         place: tuple[int, int],
-        pp_size: int = 1,
         direction: Direction | None = None,
     ) -> tuple[Peer, kvr.RankLayout] | None:
         """How the peer's rank at TP `place` is served: planned for, or `None` for vLLM's own geometry.
@@ -182,7 +197,8 @@ class Handshakes:
         direction = direction or self._DIRECTION
         encoded = getattr(metadata, "kvreshard", None)
         tag = None if encoded is None else tags.decode(encoded)
-        one_stage = pp_size == 1 and self.pp_size == 1  # type: ignore[attr-defined]
+        stages = self._stages.get(metadata.engine_id, 1)
+        one_stage = stages == 1 and self.pp_size == 1  # type: ignore[attr-defined]
         if tag is None:
             return self._judge_untagged(metadata, place, one_stage, direction)
         theirs = None if tag.layout is None else kvr.RankLayout.from_bytes(tag.layout)

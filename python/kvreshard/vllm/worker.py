@@ -122,7 +122,7 @@ class PlannedWorker(Handshakes):
         known = self._remote_agents.get(engine_id, {}).get((0, remote_tp_rank))
         if known is not None:
             return known
-        judged = self._judge(nixl_agent_meta, (remote_tp_rank, remote_tp_size))
+        judged = self._judged(nixl_agent_meta, (remote_tp_rank, remote_tp_size))
         if judged is None:
             agent: str = super().add_remote_agent(nixl_agent_meta, remote_tp_rank, remote_tp_size, remote_dcp_size)
             return agent
