@@ -96,7 +96,7 @@ def test_price_against_runs() -> None:
     transport = kvr.Transport.named("cma")
     price = _shaping(mine, theirs, 1 << 20).price(request, transport)
     (direct,) = kvr.plan(mine, theirs, direction="write").costs(request, transport=transport, lands=False, packs=False)
-    assert price.posted == fewest(mine, theirs) == 1
+    assert price.posted == fewest(Shape.of(mine), Shape.of(theirs)) == 1
     assert order(price, by_count=False) < order(direct, by_count=False)
     assert order(price, by_count=True) < order(direct, by_count=True)
 

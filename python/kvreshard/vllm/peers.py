@@ -95,15 +95,16 @@ def meet(mine: kvr.RankLayout, theirs: kvr.RankLayout, direction: Direction, *, 
     """
     local, remote = kvr.Engine.uniform(mine), kvr.Engine.uniform(theirs)
     route = kvr.route(local=local, remote=remote, direction=direction)
+    shapes = Shape.of(mine), Shape.of(theirs)
     return Peer(
         engine_id=theirs.engine,
         route=route,
         rank=mine.tp[0],
         size=theirs.tp[1],
         tagged=tagged,
-        mine=Shape.of(mine),
-        theirs=Shape.of(theirs),
-        clear=_page_states(mine) != _page_states(theirs),
+        mine=shapes[0],
+        theirs=shapes[1],
+        clear=shapes[0].states != shapes[1].states,
     )
 
 
@@ -111,7 +112,3 @@ def plan_of(peer: Peer, mine: kvr.RankLayout, theirs: kvr.RankLayout, direction:
     """The plan of the edge between two ranks; `None` where there is none."""
     edges = peer.route.edges_of(local=peer.rank, remote=theirs.tp[0])
     return kvr.plan(mine, theirs, edge=edges[0], direction=direction) if edges else None
-
-
-def _page_states(layout: kvr.RankLayout) -> dict[str, int]:
-    return {layer.name: layer.segments[0].format.extents.get("n", 1) for layer in layout.layers}

@@ -21,14 +21,10 @@ def transport_of(layout: kvr.RankLayout, named: str | None) -> kvr.Transport:
     return kvr.Transport.named(named or TRANSPORTS[layout.regions[0].memory])
 
 
-def fewest(mine: kvr.RankLayout, theirs: kvr.RankLayout) -> int:
+def fewest(mine: Shape, theirs: Shape) -> int:
     """The peer's pages in one period of a plan: no way of moving them posts fewer descriptors."""
-    ours = {layer.name: layer.segments[0].format.extents.get("n", 1) for layer in mine.layers}
-    count = 0
-    for layer in theirs.layers:
-        states = layer.segments[0].format.extents.get("n", 1)
-        count += math.lcm(states, ours.get(layer.name, states)) // states
-    return count
+    pairs = ((states, mine.states.get(layer, states)) for layer, states in theirs.states.items())
+    return sum(math.lcm(states, ours) // states for states, ours in pairs)
 
 
 def sample(mine: kvr.RankLayout, theirs: kvr.RankLayout, shapes: tuple[Shape, Shape]) -> kvr.Request | None:

@@ -6,8 +6,8 @@ Here the first token of every list is worked out from what the scheduler said, a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import kvreshard as kvr
@@ -24,11 +24,13 @@ class Shape:
             holds states.
         windowed: For each group, whether it keeps its last tokens alone.
         layers: For each group, its layers.
+        states: For each layer, tokens or states in a page.
     """
 
     blocks: tuple[int, ...]
     windowed: tuple[bool, ...]
     layers: tuple[frozenset[str], ...]
+    states: Mapping[str, int] = field(hash=False)
 
     @classmethod
     def of(cls, layout: kvr.RankLayout) -> Shape:
@@ -37,16 +39,20 @@ class Shape:
         Raises:
             kvreshard.LayoutError: A block does not hold a whole number of tokens.
         """
-        states: dict[int, int] = {}
+        of_format: dict[kvr.PageFormat, int] = {}
+        of_group: dict[int, int] = {}
+        states: dict[str, int] = {}
         names: dict[int, set[str]] = {}
         for layer in layout.layers:
-            group = layer.group
-            if group not in states:
-                states[group] = layer.segments[0].format.extents.get("n", 1)
-            names.setdefault(group, set()).add(layer.name)
+            form = layer.segments[0].format
+            if form not in of_format:
+                of_format[form] = form.extents.get("n", 1)
+            states[layer.name] = of_format[form]
+            of_group.setdefault(layer.group, of_format[form])
+            names.setdefault(layer.group, set()).add(layer.name)
         blocks = []
         for index, one in enumerate(layout.groups):
-            tokens = one.pages_per_block * states.get(index, 1) * one.tokens_per_state * layout.cp[1]
+            tokens = one.pages_per_block * of_group.get(index, 1) * one.tokens_per_state * layout.cp[1]
             if tokens.denominator != 1:
                 raise kvr.LayoutError(f"group {index}: a block of {tokens} tokens")
             blocks.append(0 if one.kind == "state" else int(tokens))
@@ -54,6 +60,7 @@ class Shape:
             tuple(blocks),
             tuple(group.window is not None for group in layout.groups),
             tuple(frozenset(names.get(index, ())) for index in range(len(layout.groups))),
+            states,
         )
 
 

@@ -193,7 +193,7 @@ class PlannedWorker(Handshakes):
         edge = peer.route.edges_of(local=peer.rank, remote=theirs.tp[0])[0]
         if wanted == "staged":
             return self._stage(mine, theirs, plan, edge)
-        if plan.runs <= fewest(mine, theirs):
+        if plan.runs <= fewest(peer.mine, peer.theirs):
             return None
         request = sample(mine, theirs, (peer.mine, peer.theirs))
         if request is None:
