@@ -46,6 +46,7 @@ class Engine:
 
     def _build(self, rank: int, role: str, model: str) -> None:
         import torch
+        from nixl import nixl_thread_sync_t
         from vllm._aiter_ops import rocm_aiter_ops
         from vllm.config import set_current_vllm_config
         from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
@@ -91,8 +92,11 @@ class Engine:
             patch.object(base_worker, "get_tensor_model_parallel_rank", lambda: rank),
             patch.object(base_worker, "get_tensor_model_parallel_world_size", lambda: side.tp),
         ):
-            # A thread that spins for every rank would leave two cores no time for the transfers; all ranks poll.
-            quiet = functools.partial(base_worker.nixl_agent_config, enable_prog_thread=False)
+            # A thread that spins for every rank would leave two cores no time for the transfers; all ranks poll. In
+            # push mode several threads of a rank do, which NIXL allows with its lock alone: without it a process of
+            # these tests ended inside get_new_notifs.
+            locked = nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT
+            quiet = functools.partial(base_worker.nixl_agent_config, enable_prog_thread=False, sync_mode=locked)
             with patch.object(base_worker, "nixl_agent_config", quiet):
                 connector = KVConnectorFactory.create_connector(config, KVConnectorRole.WORKER, cache_config)
             connector.register_kv_caches(caches)
