@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 
 import kvreshard as kvr
-from kvreshard.kernels import mover
+from kvreshard.kernels import Room, mover
 from kvreshard.kernels.blocks import Blocks, Config, blocks
 from tests.convert import to_rank
-from tests.movers import CONVERSIONS, FORMATS, PAIRS, STRATEGIES, Backend, Strategy, between, check, check_random
+from tests.movers import CONVERSIONS, FORMATS, PAIRS, STRATEGIES, Backend, Strategy, between, check, check_random, real
 from tests.strategies import Transfer, transfers
 
 BACKENDS: list[Backend] = ["host", "torch", "triton"]
@@ -151,6 +151,69 @@ def test_random_nests_in_torch(transfer: Transfer) -> None:
 @given(transfers())
 def test_random_nests_in_triton(transfer: Transfer) -> None:
     check_random(transfer, "triton")
+
+
+@settings(some, max_examples=100)
+@given(transfers())
+def test_tables_say_what_the_parts_say(transfer: Transfer) -> None:
+    sides = real(transfer)
+    pairing = sides.plan.pair(sides.request)
+    assume(pairing.fits_rows)
+    tiles = sides.plan.packed_tiles("local")
+    for chunk in pairing.chunks(tiles, max([512, *tiles.lanes[:, 5].tolist()])):
+        out = np.full(chunk.table_bytes + 5, 0xEE, np.uint8)
+        launches, pages, places, bits = chunk.table(tiles, out, most=2)
+        assert (out[-5:] == 0xEE).all()
+        assert pages % 16 == places % 16 == 0
+        rows = out[:pages].view(np.int64).reshape(-1, 6)
+        count = len(chunk.pages)
+        np.testing.assert_array_equal(out[pages:][: 4 * count].view(np.int32), chunk.pages)
+        np.testing.assert_array_equal(out[places:][: 4 * count].view(np.int32), chunk.places)
+        lanes, parts = tiles.lanes.astype(np.int64), chunk.parts.astype(np.int64)
+        shapes = lanes[parts[:, 0], 0]
+        parts = parts[np.argsort(shapes, kind="stable")]
+        lane = lanes[parts[:, 0]]
+        expected = np.column_stack([lane[:, 2], lane[:, 3], lane[:, 5], parts[:, 3], parts[:, 1], parts[:, 2]])
+        np.testing.assert_array_equal(rows, expected)
+        assert bits == np.bitwise_or.reduce(rows[:, 2:4], axis=None)
+        covered = []
+        for shape, first, count, most in launches:
+            assert 1 <= count <= 2
+            assert set(lane[first : first + count, 0]) == {shape}
+            assert most == parts[first : first + count, 2].max()
+            covered += range(first, first + count)
+        assert covered == list(range(len(parts)))
+
+
+def test_a_table_needs_its_room_and_its_own_tiles() -> None:
+    sides = between(FORMATS["packed-hnd"], FORMATS["packed-nhd"])
+    tiles = sides.plan.packed_tiles("remote")
+    (chunk,) = sides.plan.chunks(sides.request, tiles, 1 << 20)
+    short = np.zeros(chunk.table_bytes - 1, np.uint8)
+    with pytest.raises(kvr.LimitExceeded, match="bytes of a chunk's table"):
+        chunk.table(tiles, short)
+    assert not short.any()
+    fewer = between(FORMATS["packed-hnd"], FORMATS["packed-nhd"], 1).plan.packed_tiles("remote")
+    with pytest.raises(kvr.LimitExceeded, match="lane of a chunk"):
+        chunk.table(fewer, np.zeros(chunk.table_bytes, np.uint8))
+    with pytest.raises(TypeError, match="out"):
+        chunk.table(tiles, np.zeros(2 * chunk.table_bytes, np.uint8)[::2])
+
+
+@pytest.mark.parametrize("least", [0, 1])
+def test_a_table_is_made_in_the_room_that_is_given_or_elsewhere(least: int) -> None:
+    from kvreshard.kernels.triton_backend import TritonMover
+
+    sides = between(FORMATS["packed-hnd"], FORMATS["aiter-shuffle"], 1)
+    tiles = sides.plan.packed_tiles("remote")
+    (chunk,) = sides.plan.chunks(sides.request, tiles, 1 << 20)
+    gather = TritonMover(tiles, sides.source)
+    expected, found = (torch.zeros(chunk.bytes, dtype=torch.uint8) for _ in range(2))
+    mover(tiles, sides.source, "host").gather(chunk, expected)
+    host, device = (torch.zeros(chunk.table_bytes - least, dtype=torch.uint8) for _ in range(2))
+    gather.run(gather.prepare(chunk, room=Room(host, device)), found, gather=True)
+    assert torch.equal(found, expected)
+    assert bool(host.any()) == bool(device.any()) == (least == 0)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 
-from kvreshard.nixl.staging import Area, Fence, Jobs
+from kvreshard.nixl.staging import Fence
 from tests.connector_rank import Spec, publish, request, running, wait
 
 pytest.importorskip("nixl")
@@ -104,27 +103,3 @@ def test_a_peer_that_is_lost_before_the_begin_fails_the_request(here: Connector,
         assert isinstance(failed.reason, PeerLost)
         assert failed.pages == "free"
         assert here.in_flight == ()
-
-
-def test_chunks_are_prepared_some_at_a_time() -> None:
-    """The first ones at once, so that a long request does not keep them waiting; each exactly once, in order."""
-    asked: list[int] = []
-
-    class Mover:
-        def prepare_all(self, works: Sequence[int], *, stream: object) -> list[str]:
-            assert stream == "stream"
-            asked.append(len(works))
-            return [f"job {work}" for work in works]
-
-    area = cast(Area, SimpleNamespace(stream="stream"))
-    jobs = Jobs(area, cast(Any, Mover()), cast(Any, list(range(21))))
-    assert jobs[0] == "job 0"
-    assert asked == [Jobs.FIRST]
-    assert jobs[1] == "job 1"
-    assert asked == [Jobs.FIRST]
-    assert jobs.ahead()
-    assert jobs[11] == "job 11"
-    assert jobs[20] == "job 20"
-    assert not jobs.ahead()
-    assert sum(asked) == 21
-    assert max(asked) == Jobs.MORE

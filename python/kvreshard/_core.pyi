@@ -1055,6 +1055,28 @@ class Chunk:
     @property
     def places(self) -> npt.NDArray[np.int32]:
         """int32 ``(M,)``: the place of each page's bytes, in units of the lane."""
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of :meth:`table`."""
+    def table(
+        self, tiles: Tiles, out: npt.NDArray[np.uint8], /, *, most: int = ...
+    ) -> tuple[list[tuple[int, int, int, int]], int, int, int]:
+        """Writes what a kernel on a device needs to know to the beginning of ``out``: a row of six 64-bit numbers a
+        part ``[address, page stride, unit, offset, first, count]``, parts of a shape together, then page ids and
+        places, 32-bit each.
+
+        Args:
+            tiles: The tiles that the chunk was made of.
+            out: uint8 ``(N,)``, at least :attr:`table_bytes` long.
+            most: Parts that one launch covers at most.
+
+        Returns:
+            Launches, each ``(shape, first row, rows, pages of the row that has most)``; the bytes that page ids and
+            places begin at; and the bits of all units and offsets of the buffer, joined.
+
+        Raises:
+            LimitExceeded: ``out`` is too short, or the tiles are others.
+        """
 
 @final
 class Landed:
@@ -1083,6 +1105,13 @@ class LandedChunk:
     @property
     def places(self) -> npt.NDArray[np.int32]:
         """As :attr:`Chunk.places`."""
+    @property
+    def table_bytes(self) -> int:
+        """As :attr:`Chunk.table_bytes`."""
+    def table(
+        self, tiles: Tiles, out: npt.NDArray[np.uint8], /, *, most: int = ...
+    ) -> tuple[list[tuple[int, int, int, int]], int, int, int]:
+        """As :meth:`Chunk.table`, of the landed tiles."""
     def reads(self, buffer: int, device: int = 0) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
         """The descriptors that fill the chunk, ``(local, remote)``: uint64 ``(N, 3)`` each, a row ``[address, bytes,
         device]``.

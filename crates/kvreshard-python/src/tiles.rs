@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use kvreshard::lower as core;
-use numpy::{IntoPyArray, PyArray1, PyArray2};
+use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
 use crate::arrays::table;
@@ -116,6 +117,16 @@ impl Chunk {
         self.moves.places.clone().into_pyarray(py)
     }
 
+    #[getter]
+    fn table_bytes(&self, py: Python<'_>) -> PyResult<u64> {
+        self.moves.table_bytes().raised(py)
+    }
+
+    #[pyo3(signature = (tiles, out, /, *, most=usize::MAX))]
+    fn table(&self, tiles: &Tiles, out: &Bound<'_, PyArray1<u8>>, most: usize) -> PyResult<DeviceTable> {
+        device_table(&self.moves, &tiles.0, out, most)
+    }
+
     fn __repr__(&self) -> String {
         format!("Chunk({} bytes, {} parts)", self.bytes, self.moves.parts.len())
     }
@@ -192,9 +203,36 @@ impl LandedChunk {
         descriptors(py, &list.raised(py)?)
     }
 
+    #[getter]
+    fn table_bytes(&self, py: Python<'_>) -> PyResult<u64> {
+        self.moves.table_bytes().raised(py)
+    }
+
+    #[pyo3(signature = (tiles, out, /, *, most=usize::MAX))]
+    fn table(&self, tiles: &Tiles, out: &Bound<'_, PyArray1<u8>>, most: usize) -> PyResult<DeviceTable> {
+        device_table(&self.moves, &tiles.0, out, most)
+    }
+
     fn __repr__(&self) -> String {
         format!("LandedChunk({} bytes, {} parts)", self.chunk.bytes, self.moves.parts.len())
     }
+}
+
+/// Launches as shape, row, parts and pages; where page ids and places begin; the bits of units and offsets.
+type DeviceTable = (Vec<(usize, usize, usize, usize)>, u64, u64, u64);
+
+fn device_table(
+    moves: &core::Moves,
+    tiles: &core::Tiles,
+    out: &Bound<'_, PyArray1<u8>>,
+    most: usize,
+) -> PyResult<DeviceTable> {
+    let unfit = |error: &dyn std::fmt::Display| PyTypeError::new_err(format!("out: {error}"));
+    let mut borrowed = out.try_readwrite().map_err(|error| unfit(&error))?;
+    let bytes = borrowed.as_slice_mut().map_err(|error| unfit(&error))?;
+    let table = moves.table(tiles, most, bytes).raised(out.py())?;
+    let batches = table.batches.iter().map(|one| (one.shape, one.row, one.parts, one.pages)).collect();
+    Ok((batches, table.pages, table.places, table.bits))
 }
 
 fn parts<'py>(py: Python<'py>, moves: &core::Moves) -> PyResult<Bound<'py, PyArray2<u64>>> {

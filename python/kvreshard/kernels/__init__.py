@@ -12,6 +12,6 @@ triton    one Triton kernel family on device memory; on host memory under Triton
 No backend knows an offset that the planner did not give it.
 """
 
-from .mover import Mover, Work, mover
+from .mover import Mover, Room, Work, mover
 
-__all__ = ["Mover", "Work", "mover"]
+__all__ = ["Mover", "Room", "Work", "mover"]

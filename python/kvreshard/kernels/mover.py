@@ -48,6 +48,32 @@ class Work(Protocol):
         """int32 ``(M,)``: the place of each page's bytes, in units of the lane."""
         ...
 
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of the table that :meth:`kvreshard.Chunk.table` writes."""
+        ...
+
+    def table(
+        self, tiles: kvr.Tiles, out: npt.NDArray[np.uint8], /, *, most: int = ...
+    ) -> tuple[list[tuple[int, int, int, int]], int, int, int]:
+        """:meth:`kvreshard.Chunk.table`."""
+        ...
+
+
+class Room:
+    """Memory for the table of one chunk: pinned bytes of the host, and as many on the device that they are copied to.
+
+    Args:
+        host: uint8 tensor ``(N,)``, pinned where the device is one.
+        device: uint8 tensor ``(N,)``.
+    """
+
+    def __init__(self, host: Any, device: Any) -> None:
+        self.host, self.device = host, device
+        self.array: npt.NDArray[np.uint8] = host.numpy()
+        # Asked for once: torch takes longer to say than the table takes to write.
+        self.at, self.to = int(host.data_ptr()), int(device.data_ptr())
+
 
 class Mover(ABC):
     """Moves chunks between the pages of one side and a buffer.
@@ -94,12 +120,15 @@ class Mover(ABC):
         """Copies the work's bytes from the buffer into the pages."""
         self._move(work, buffer, gather=False)
 
-    def prepare_all(self, works: Sequence[Work], *, stream: Any = None) -> Sequence[Any]:
-        """Jobs for `run`, one a work, with whatever tables a device needs there already; made on `stream` of torch."""
-        return works
+    def prepare(self, work: Work, *, stream: Any = None, room: Room | None = None) -> Any:
+        """A job for `run`, with whatever table a device needs there already, copied on `stream` of torch.
+
+        The table is made in `room` if it fits, which must not be used again until the job has run.
+        """
+        return work
 
     def run(self, job: Any, buffer: Any, *, gather: bool, stream: Any = None) -> None:
-        """Moves a job of `prepare_all`, on `stream` of torch where one is given and on the current one otherwise."""
+        """Moves a job of `prepare`, on `stream` of torch where one is given and on the current one otherwise."""
         if stream is None:
             self._move(job, buffer, gather=gather)
             return

@@ -87,6 +87,7 @@ class Carrier:
         self.areas = areas
         self.desk: Desk | None = None
         self._agent, self._lost = agent, lost
+        self._unsent: deque[kvr.RingAction] = deque()
         self._todo: deque[tuple[Role, kvr.RingAction]] = deque()
         self._flights: list[_Flight] = []
         self._kernels: list[tuple[Role, int, Fence]] = []
@@ -124,16 +125,27 @@ class Carrier:
 
     # Progress
 
-    def look(self) -> None:
-        """Looks which kernels and transfers have ended."""
+    def look(self, *, every: bool = True) -> None:
+        """Looks which kernels and transfers have ended; if not at `every` transfer, then no further than the first with
+        a peer that has not: NIXL takes as long to say so as the next one takes to begin.
+        """
+        running: set[Role] = set()
         for role, slot, fence in list(self._kernels):
-            if fence.over:
-                self._kernels.remove((role, slot, fence))
-                self._kernel_ended(role, slot, True)
+            # Those of a stream end in the order in which they began.
+            if role in running or not fence.over:
+                running.add(role)
+                continue
+            self._kernels.remove((role, slot, fence))
+            self._kernel_ended(role, slot, True)
+        waiting: set[tuple[Role, str]] = set()
         for flight in list(self._flights):
+            key = (flight.role, flight.peer.name)
+            if key in waiting and not every:
+                continue
             ok = True
             try:
                 if not self._agent.done(flight.stage.handle, flight.peer.name):
+                    waiting.add(key)
                     continue
             except NixlError as error:
                 if not isinstance(error, PeerLost):
@@ -145,15 +157,20 @@ class Carrier:
 
     def add(self, role: Role, actions: Actions) -> None:
         """Takes note of what a machine asks for."""
-        self._todo.extend((role, action) for action in actions)
+        for action in actions:
+            if action.kind == "send":
+                self._unsent.append(action)
+            else:
+                self._todo.append((role, action))
 
     def run(self) -> None:
-        """Does it, and what follows from it."""
-        while self._todo:
+        """Does it, and what follows from it; messages first, since peers wait for them and launches take time."""
+        while self._unsent or self._todo:
+            if self._unsent:
+                self._send(self._unsent.popleft())
+                continue
             role, action = self._todo.popleft()
             match action.kind:
-                case "send":
-                    self._send(action)
                 case "read" | "write":
                     self._move(role, action)
                 case "gather" | "scatter":
@@ -190,8 +207,7 @@ class Carrier:
         if role == "sender":
             self._loaded[slot] = chunk.bytes
         try:
-            job = parcel.jobs_beside(area)[action.sequence or 0]
-            fence = area.move(parcel.mover, job, slot, gather=role == "sender", after=parcel.after)
+            fence = area.move(parcel.mover, chunk, slot, gather=role == "sender", after=parcel.after)
         except Exception as error:  # Whatever a kernel raises fails this request, and not whoever polls.
             parcel.error = TransferError(f"request {parcel.id}: {error}", request=parcel.id)
             self._kernel_ended(role, slot, False)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 import kvreshard as kvr
@@ -23,7 +22,7 @@ from .events import Predicted, Telemetry
 from .landing import Lander, Landing, Read
 from .leg import Leg, Stage
 from .peer import Peer
-from .staging import Area, Fence, Jobs
+from .staging import Fence
 
 log = logging.getLogger(__name__)
 
@@ -50,10 +49,7 @@ class LandedLeg(Leg):
         super().__init__(agent, peer, notice, predicted)
         self._landing = landing
         self._lander = lander
-        self._all = chunks
-        self._chunks = deque(enumerate(chunks))
-        self._jobs: Jobs | None = None
-        self._more = True
+        self._chunks = deque(chunks)
         self._remote = remote
         self._reads: list[Read] = []
         self._scatters: list[tuple[int, Fence]] = []
@@ -73,18 +69,6 @@ class LandedLeg(Leg):
         self.state = "running"
         self._landing.enter(self)
         self.advance()
-        self._ahead()
-
-    def _jobs_beside(self, area: Area) -> Jobs:
-        if self._jobs is None:
-            self._jobs = Jobs(area, self._lander.mover, self._all)
-        return self._jobs
-
-    def _ahead(self) -> None:
-        """Makes jobs while reads are on their way. What raises here raises again where they are used."""
-        if self._reads and self._more and self._landing.area is not None:
-            with suppress(Exception):
-                self._more = self._jobs_beside(self._landing.area).ahead()
 
     def advance(self, *, go_on: bool = True) -> None:
         """Scatters what has come and reads on: one new chunk a call, so that requests take turns."""
@@ -99,7 +83,6 @@ class LandedLeg(Leg):
                 return
         if not self._read_next():
             return
-        self._ahead()
         if not self._chunks and not self._reads:
             self._tell()
             if not self._scatters and self.state == "running":
@@ -129,7 +112,7 @@ class LandedLeg(Leg):
         area = self._landing.area
         assert area is not None
         try:
-            fence = area.move(self._lander.mover, self._jobs_beside(area)[read.number], read.slot, gather=False)
+            fence = area.move(self._lander.mover, read.chunk, read.slot, gather=False)
         except Exception as error:  # Whatever a kernel raises fails this request, and not whoever polls.
             self._landing.give(read.slot)
             self._fail(TransferError(f"scatter of a landed chunk: {error}", peer=self.peer.name))
@@ -143,7 +126,7 @@ class LandedLeg(Leg):
         slot = self._landing.take(self) if self._chunks else None
         if slot is None:
             return True
-        area, (number, chunk) = self._landing.area, self._chunks.popleft()
+        area, chunk = self._landing.area, self._chunks.popleft()
         assert area is not None
         address, _ = area.slot(slot)
         read = None
@@ -152,7 +135,7 @@ class LandedLeg(Leg):
             handle = self.agent.make_exact(
                 "READ", self.peer.name, (ours, area.region.memory), (theirs, self._remote), b""
             )
-            read = Read(slot, Stage(handle, False, len(ours), int(ours[:, 1].sum())), number)
+            read = Read(slot, Stage(handle, False, len(ours), int(ours[:, 1].sum())), chunk)
             done = self.agent.post(handle, self.peer.name)
         except NixlError as error:
             if read is None:

@@ -37,7 +37,7 @@ class Read:
 
     slot: int
     stage: Stage
-    number: int
+    chunk: kvr.LandedChunk
 
 
 class Taker(Protocol):

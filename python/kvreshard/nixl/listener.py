@@ -43,7 +43,10 @@ class Listener(LocalRank, ABC):
     def __init__(
         self, name: str | None = None, *, staging: int, slot_bytes: int | None, flow: control.Flow, **options: Any
     ) -> None:
-        self._size = Size.of(staging, slot_bytes) if staging else None
+        if staging:
+            # What cannot be is refused before there is an agent.
+            Size.of(staging, slot_bytes)
+        self._staging = staging, slot_bytes
         super().__init__(name, **options)
         self._ledger = Ledger()
         self._leases = Leases()
@@ -60,13 +63,14 @@ class Listener(LocalRank, ABC):
         # Scratch blocks are blocks of a layout.
         self._meetings.scratch = None
         self._devices = devices(layout) if layout is not None else frozenset()
-        where = home(layout) if layout is not None and self._size is not None else None
+        total, slot_bytes = self._staging
+        where = home(layout) if layout is not None and total else None
         if self._areas and self._areas[0].home != where:
             self._areas = []
-        if not self._areas and where is not None and self._size is not None:
+        if not self._areas and where is not None:
             made: list[Area] = []
             try:
-                for size in self._size.shares():
+                for size in Size.of(total, slot_bytes, where[0]).shares():
                     made.append(area(size, where, self._memory))
             except BaseException:
                 # All of them or none: what remains registered would be nobody's.

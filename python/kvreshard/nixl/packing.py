@@ -9,9 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 
 import kvreshard as kvr
 
@@ -68,7 +66,6 @@ class Packing:
         self._peers: dict[str, Peer] = {}
         self._parcels: dict[tuple[str, str, Role], Parcel] = {}
         self._names = itertools.count(time.time_ns())
-        self._unprepared: deque[Parcel] = deque()
         self._ticked = 0.0
 
     # Memory
@@ -76,7 +73,6 @@ class Packing:
     def open_rings(self, areas: dict[Role, Area]) -> None:
         """Begins with rings in these areas, or without. Nothing may be in flight, no peer connected."""
         self.workshop.clear()
-        self._unprepared.clear()
         before, self._areas = self._areas, areas
         if before and before != areas and self._running is not None:
             carrier, sessions = self._running
@@ -123,7 +119,6 @@ class Packing:
         """Takes a parcel, of this side's or a peer's."""
         self._parcels[parcel.key] = parcel
         self._peers[parcel.peer.name] = parcel.peer
-        self._unprepared.append(parcel)
 
     def known(self, peer: Peer, name: str, role: Role) -> bool:
         """Whether there is one of that name."""
@@ -269,6 +264,10 @@ class Packing:
             return
         carrier, sessions = self._running
         number = sessions.of(sender).number
+        if carrier.busy:
+            # Many frames may come at once, and what has ended meanwhile need not wait for the last.
+            carrier.look(every=False)
+            carrier.run()
         try:
             # What is not for a machine it ignores; the two share no message.
             carrier.add("receiver", carrier.receiver.message(number, frame))
@@ -276,29 +275,19 @@ class Packing:
         except kvr.Error as error:
             log.warning("dropped a frame from %r: %s", sender, error)
         carrier.run()
-        if carrier.busy:
-            # Many frames may come at once, and what has ended meanwhile need not wait for the last.
-            carrier.look()
-            carrier.run()
 
     def progress(self, now: float) -> None:
         """Looks at transfers and kernels, and goes on."""
         if self._running is None:
             return
         carrier, sessions = self._running
-        carrier.look()
-        if now - self._ticked >= TICK and sessions.any:
+        due = now - self._ticked >= TICK
+        carrier.look(every=due)
+        if due and sessions.any:
             self._ticked = now
             carrier.add("receiver", carrier.receiver.tick())
             carrier.add("sender", carrier.sender.tick())
         carrier.run()
-        if self._unprepared:
-            # While chunks are on their way. What raises here raises again where it is used.
-            parcel = self._unprepared.popleft()
-            if parcel.state == "open" and self._areas:
-                with suppress(Exception):
-                    if parcel.jobs_beside(self._areas[parcel.role]).ahead():
-                        self._unprepared.append(parcel)
 
     def busy_with(self, peer: Peer | None) -> bool:
         """Whether transfers of slots with `peer`, or any, are under way."""

@@ -18,7 +18,7 @@ from . import control
 from .errors import NixlError
 from .memory import Memory
 from .peer import Peer
-from .staging import Area, Fence, Jobs
+from .staging import Fence
 
 Role = Literal["receiver", "sender"]
 
@@ -44,8 +44,6 @@ class Parcel:
     clear: Callable[[], None] | None = None
     after: Fence | None = None
     """What its pages must wait for before they are gathered."""
-    jobs: Jobs | None = field(default=None, repr=False)
-    """The chunks, as the mover takes them."""
     wanted: bool = False
     began: bool = False
     state: Literal["open", "done", "failed"] = "open"
@@ -53,12 +51,6 @@ class Parcel:
     held: bool = False
     next: float = field(default=0.0)
     sent: int = 0
-
-    def jobs_beside(self, area: Area) -> Jobs:
-        """The jobs, for kernels between the pages and slots of `area`."""
-        if self.jobs is None:
-            self.jobs = Jobs(area, self.mover, self.chunks)
-        return self.jobs
 
     @property
     def key(self) -> tuple[str, str, Role]:

@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 import kvreshard as kvr
-from kvreshard.kernels import Mover, Work
+from kvreshard.kernels import Mover, Room, Work
 
 from .errors import RegistrationError, Unsupported
 from .memory import Memory
 
-SLOTS = 8
-"""Slots of a ring of the default slot size, so that several chunks are under way."""
+SLOTS = {"DRAM": 8, "VRAM": 24}
+"""Slots of a staging of the default slot size, by the kind of memory, so that several chunks are under way."""
 
-MAX_SLOT = 32 << 20
+MAX_SLOT = {"DRAM": 32 << 20, "VRAM": 128 << 20}
 MIN_SLOT = 64 << 10
-"""Bounds of the default slot size. Larger chunks than the upper one do not move faster; smaller ones than the lower one
+"""Bounds of the default slot size. Larger chunks than the upper one do not move faster: between two H200s 128 MiB are
+under way for longer than the host works for them (`benches/gpu_transfers.py --slot`). Smaller ones than the lower one
 cost a descriptor for too little.
 """
 
 ALIGN = 256
 """What divides the address of every slot: kernels move 16 bytes at a time, and device memory likes whole sectors."""
+
+
+TABLE, MIN_TABLE = 128, 64 << 10
+"""Bytes of a slot for each byte of its table, and the least bytes of a table: a page of 2 KiB and more has room. The
+tables of smaller pages get memory of their own.
+"""
 
 
 @dataclass(frozen=True)
@@ -38,14 +45,14 @@ class Size:
     slot_bytes: int
 
     @classmethod
-    def of(cls, total: int, slot_bytes: int | None) -> Size:
-        """`total` bytes, in slots of a fitting size where none is given.
+    def of(cls, total: int, slot_bytes: int | None, kind: str = "DRAM") -> Size:
+        """`total` bytes, in slots of a size that fits the kind of memory where none is given.
 
         Raises:
             kvreshard.LimitExceeded: Less than one slot.
         """
         if slot_bytes is None:
-            slot_bytes = min(max(total // SLOTS, MIN_SLOT), MAX_SLOT, max(total, 1))
+            slot_bytes = min(max(total // SLOTS[kind], MIN_SLOT), MAX_SLOT[kind], max(total, 1))
         slot_bytes = slot_bytes // ALIGN * ALIGN
         if slot_bytes < ALIGN or total < slot_bytes:
             raise kvr.LimitExceeded(f"{total} bytes of staging hold no slot of at least {ALIGN} bytes")
@@ -67,14 +74,20 @@ class Size:
 
 @dataclass(frozen=True)
 class Area:
-    """Slots, one after the other in one registered buffer. `stream` is what kernels between it and pages run on."""
+    """Slots, one after the other in one registered buffer.
+
+    On a device kernels between it and pages run on `stream`, and `tables` are pinned bytes of the host and as many on
+    the device, a part a slot.
+    """
 
     size: Size
     region: kvr.Region
     address: int
     buffer: Any = field(repr=False, compare=False)
     stream: Any = field(default=None, repr=False, compare=False)
+    tables: tuple[Any, Any] | None = field(default=None, repr=False, compare=False)
     _slots: list[tuple[int, Any]] = field(default_factory=list, init=False, repr=False, compare=False)
+    _rooms: list[Room] = field(default_factory=list, init=False, repr=False, compare=False)
     _events: dict[int, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -92,10 +105,19 @@ class Area:
             )
         return self._slots[index]
 
-    def move(self, mover: Mover, job: Any, index: int, *, gather: bool, after: Fence | None = None) -> Fence:
+    def room(self, index: int) -> Room | None:
+        """Memory for the table of what is in a slot; a host needs none."""
+        if self.tables is None:
+            return None
+        if not self._rooms:
+            host, device = (one.view(self.size.slots, -1) for one in self.tables)
+            self._rooms.extend(map(Room, host, device))
+        return self._rooms[index]
+
+    def move(self, mover: Mover, work: Work, index: int, *, gather: bool, after: Fence | None = None) -> Fence:
         """Starts the kernels between a slot and pages, behind `after`; the fence tells when they have ended.
 
-        The slot has no other kernels until then.
+        The slot has no other kernels until then, and its table no other chunk.
         """
         _, buffer = self.slot(index)
         if after is not None and not after.over:
@@ -103,6 +125,7 @@ class Area:
                 after.wait()
             else:
                 self.stream.wait_event(after.event)
+        job = mover.prepare(work, stream=self.stream, room=self.room(index))
         mover.run(job, buffer, gather=gather, stream=self.stream)
         if self.stream is None:
             return Fence(None)
@@ -112,31 +135,6 @@ class Area:
             event = self._events[index] = torch.cuda.Event()
         event.record(self.stream)
         return Fence(event)
-
-
-class Jobs:
-    """The chunks of one request, as jobs for `Area.move`. They are made some at a time, the next ones while those
-    before are under way: all of a long request would keep its first chunk waiting.
-    """
-
-    FIRST, MORE = 2, 4
-    """How many are made at a time."""
-
-    def __init__(self, area: Area, mover: Mover, works: Sequence[Work]) -> None:
-        self._area, self._mover, self._works = area, mover, works
-        self._made: list[Any] = []
-
-    def __getitem__(self, index: int) -> Any:
-        while index >= len(self._made):
-            self.ahead()
-        return self._made[index]
-
-    def ahead(self) -> bool:
-        """Makes the next ones; whether there are more."""
-        count = self.MORE if self._made else self.FIRST
-        some = self._works[len(self._made) : len(self._made) + count]
-        self._made.extend(self._mover.prepare_all(some, stream=self._area.stream))
-        return len(self._made) < len(self._works)
 
 
 @dataclass(frozen=True)
@@ -194,6 +192,7 @@ def area(size: Size, where: tuple[str, int], memory: Memory) -> Area:
     total = size.slots * size.slot_bytes
     buffer: Any
     stream: Any = None
+    tables: tuple[Any, Any] | None = None
     if kind == "DRAM":
         try:
             raw = np.empty(total + ALIGN, np.uint8)
@@ -209,13 +208,16 @@ def area(size: Size, where: tuple[str, int], memory: Memory) -> Area:
                 remedy="import torch, or give no staging",
             )
         torch: Any = sys.modules["torch"]
+        table = size.slots * max(size.slot_bytes // TABLE // ALIGN * ALIGN, MIN_TABLE)
         try:
             buffer = torch.empty(total, dtype=torch.uint8, device=f"cuda:{device}")
+            pinned = torch.empty(table, dtype=torch.uint8, pin_memory=True)
+            tables = pinned, torch.empty(table, dtype=torch.uint8, device=buffer.device)
         except torch.cuda.OutOfMemoryError as error:
             raise _no_memory(size, where) from error
         address = int(buffer.data_ptr())
         stream = torch.cuda.Stream(device=device)
-    return Area(size, memory.register(buffer), address, buffer, stream)
+    return Area(size, memory.register(buffer), address, buffer, stream, tables)
 
 
 def _no_memory(size: Size, where: tuple[str, int]) -> RegistrationError:

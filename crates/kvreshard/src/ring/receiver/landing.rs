@@ -13,18 +13,23 @@ use crate::ring::turn;
 
 use super::{Announced, Partner, Receiver};
 
+/// What part of the ring may wait for a peer that has not begun: one in so many slots.
+const EARLY: u32 = 4;
+
 impl Partner {
     /// Whether the peer should have another slot now.
     ///
     /// A request that has not begun counts for one slot beyond the minimum: its sender may not have the pages yet, and slots
-    /// that wait for it would be slots that others miss.
+    /// that wait for it would be slots that others miss. A quarter of the ring a peer may wait with all the same: fewer slots
+    /// would let the first chunks pause until the sender is known to have begun.
     fn needs(&self, peer: Peer, slots: &Slots) -> bool {
         match self.flow {
             Flow::Push => {
                 let sum = |of: fn(&super::Wanted) -> u32| self.requests.values().map(of).fold(0, u32::saturating_add);
                 let all = sum(|wanted| wanted.missing);
                 let begun = sum(|wanted| if wanted.begun() { wanted.missing } else { wanted.missing.min(1) });
-                !self.paused && self.granted < all && slots.may_take(peer, self.granted < begun)
+                let early = slots.config().slots.checked_div(EARLY).unwrap_or(0);
+                !self.paused && self.granted < all && slots.may_take(peer, self.granted < begun.max(early))
             }
             Flow::Pull => {
                 self.announced.values().any(|announced| announced.waiting.is_some()) && slots.may_take(peer, true)
