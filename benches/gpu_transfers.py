@@ -281,7 +281,7 @@ def table(topology: Topology, arguments: argparse.Namespace) -> list[dict[str, A
     for case, ways in cases(topology, arguments.mib):
         if arguments.only not in case.name:
             continue
-        slot = arguments.slot or (64 if len(set(topology.prefill + topology.decode)) > 1 else 128)
+        slot = arguments.slot or (128 if len(set(topology.prefill + topology.decode)) > 1 else 256)
         case = replace(case, staging=arguments.staging << 20, slot=slot << 20)
         ranks.open(case)
         bounds = {name: ranks.merged(arguments.repeats, whole=name == "one") * 1e3 for name in ("one", "pairs")}
@@ -308,7 +308,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--ways", default="", help="only these, such as r-packed,w-packed")
     parser.add_argument("--staging", type=int, default=3072, help="MiB of staging of a rank")
-    parser.add_argument("--slot", type=int, help="MiB of a slot; 128 on one device, 64 on several where not given")
+    parser.add_argument("--slot", type=int, help="MiB of a slot; 256 on one device, 128 on several where not given")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--trace", help="file to append the steps to, a line of JSON a row")
     parser.add_argument("--profile", help="file to append what Python's profiler says of one more turn of each row")
