@@ -176,7 +176,7 @@ def test_tables_say_what_the_parts_say(transfer: Transfer) -> None:
         expected = np.column_stack([lane[:, 2], lane[:, 3], lane[:, 5], parts[:, 3], parts[:, 1], parts[:, 2]])
         np.testing.assert_array_equal(rows, expected)
         assert bits == np.bitwise_or.reduce(rows[:, 2:4], axis=None)
-        covered = []
+        covered: list[int] = []
         for shape, first, count, most in launches:
             assert 1 <= count <= 2
             assert set(lane[first : first + count, 0]) == {shape}

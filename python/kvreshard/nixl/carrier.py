@@ -33,9 +33,7 @@ RESEND_TICKS = 20
 """Ticks after which the machines say again what was not answered."""
 
 SEATS = 8
-"""Peers that a ring has room for, if it has as many slots. Each can count on its share of them, and is granted as many
-before its first chunk has come.
-"""
+"""Peers that a ring has room for, if it has as many slots. Each can count on its share of them."""
 
 # Rings that a peer may still touch when they are given up.
 _outlived: list[object] = []
