@@ -29,9 +29,9 @@ ALIGN = 256
 """What divides the address of every slot: kernels move 16 bytes at a time, and device memory likes whole sectors."""
 
 
-TABLE, MIN_TABLE = 128, 64 << 10
-"""Bytes of a slot for each byte of its table, and the least bytes of a table: a page of 2 KiB and more has room. The
-tables of smaller pages get memory of their own.
+TABLE, MIN_TABLE = 128, 4 << 10
+"""Bytes of a slot for each byte of its table, and the least bytes of a table: 8 bytes a page, and 48 for each layer's
+part of the chunk. What does not fit gets memory of its own.
 """
 
 
