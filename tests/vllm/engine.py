@@ -46,7 +46,6 @@ class Engine:
 
     def _build(self, rank: int, role: str, model: str) -> None:
         import torch
-        from nixl import nixl_thread_sync_t
         from vllm._aiter_ops import rocm_aiter_ops
         from vllm.config import set_current_vllm_config
         from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
@@ -92,18 +91,24 @@ class Engine:
             patch.object(base_worker, "get_tensor_model_parallel_rank", lambda: rank),
             patch.object(base_worker, "get_tensor_model_parallel_world_size", lambda: side.tp),
         ):
-            # A thread that spins for every rank would leave two cores no time for the transfers; all ranks poll. In
-            # push mode several threads of a rank do, which NIXL allows with its lock alone: without it a process of
-            # these tests ended inside get_new_notifs.
-            locked = nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT
-            quiet = functools.partial(base_worker.nixl_agent_config, enable_prog_thread=False, sync_mode=locked)
-            with patch.object(base_worker, "nixl_agent_config", quiet):
+            # A thread that spins for every rank would leave two cores no time for the transfers; all ranks poll.
+            quiet = functools.partial(base_worker.nixl_agent_config, enable_prog_thread=False)
+            with patch.object(base_worker, "nixl_agent_config", quiet), self._locked():
                 connector = KVConnectorFactory.create_connector(config, KVConnectorRole.WORKER, cache_config)
             connector.register_kv_caches(caches)
         self.connectors.append(connector)
         self.caches.append(caches)
         self.configs.append((config, cache_config))
         self.kernel = kernel
+
+    def _locked(self) -> contextlib.AbstractContextManager[None]:
+        """NIXL's lock for agents of stock connectors; ours see to it themselves.
+
+        Without NIXL's progress thread an agent stands no use by several threads: see `tests.vllm.threads`.
+        """
+        from kvreshard.vllm.agents import locked_agents
+
+        return locked_agents() if self.side.connector == "stock" else contextlib.nullcontext()
 
     def _config(self, role: str, model: str) -> Any:
         from vllm.config import (

@@ -16,6 +16,7 @@ if not os.environ.get("KVRESHARD_TEST_VLLM"):
 set_environment()
 
 import kvreshard as kvr  # noqa: E402  (vLLM reads the environment when it is imported)
+from kvreshard.vllm.pairs import Pair  # noqa: E402
 from kvreshard.vllm.rearranging import fewest, order, sample  # noqa: E402
 from kvreshard.vllm.requests import Shape  # noqa: E402
 from kvreshard.vllm.shaping import Job, Part, Shaping  # noqa: E402
@@ -34,7 +35,8 @@ def _layout(engine: str, notation: str, tp: tuple[int, int] = (0, 1), *, page: i
 def _shaping(mine: kvr.RankLayout, theirs: kvr.RankLayout, size: int) -> Shaping:
     engines = kvr.Engine.uniform(mine), kvr.Engine.uniform(theirs)
     route = kvr.route(local=engines[0], remote=engines[1], direction="write")
-    return Shaping(mine, theirs, route.edges_of(local=0, remote=theirs.tp[0])[0], size)
+    (edge,) = route.edges_of(local=0, remote=theirs.tp[0])
+    return Shaping(Pair(mine, theirs, edge, kvr.plan(mine, theirs, edge=edge, direction="write")), size)
 
 
 def _parts(shaping: Shaping, tokens: tuple[int, int]) -> list[Part]:

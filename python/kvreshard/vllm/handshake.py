@@ -20,16 +20,10 @@ from kvreshard.vllm.assumed import assume
 from kvreshard.vllm.describe import Description
 from kvreshard.vllm.options import Options
 from kvreshard.vllm.peers import Direction, Peer, meet
+from kvreshard.vllm.refusal import refusal
+from kvreshard.vllm.state import FirstUse
 
 logger = init_logger(f"vllm.{__name__}")  # Below vLLM's own, whose handler and level it takes.
-
-
-def refusal(text: str, *, field: str, remedy: str) -> kvr.IncompatibleLayout:
-    """An error for a peer that cannot be planned for and must not be guessed at."""
-    problem = kvr.IncompatibleLayout(f"{text}; {remedy}")
-    problem.field = field
-    problem.remedy = remedy
-    return problem
 
 
 class Handshakes:
@@ -54,31 +48,23 @@ class Handshakes:
 
         def _forget(self, engine_id: str) -> None: ...
 
-    # State is made on first use: vLLM builds workers without running constructors in places.
+    options = FirstUse(lambda: Options.read(None))
+    """The user's options."""
 
-    @property
-    def options(self) -> Options:
-        """The user's options."""
-        found: Options = self.__dict__.setdefault("_options", Options.read(None))
-        return found
+    peers = FirstUse(dict[str, Peer])
+    """Engines that are planned for, by id."""
 
-    @property
-    def peers(self) -> dict[str, Peer]:
-        """Engines that are planned for, by id."""
-        found: dict[str, Peer] = self.__dict__.setdefault("_peers", {})
-        return found
+    description = FirstUse(Description)
+    """What was registered."""
 
-    @property
-    def _stages(self) -> dict[str, int]:
-        """Pipeline stages of the engines that were met, by id."""
-        found: dict[str, int] = self.__dict__.setdefault("_stages_met", {})
-        return found
+    # Pipeline stages of the engines that were met, by id.
+    _stages = FirstUse(dict[str, int])
 
-    @property
-    def description(self) -> Description:
-        """What was registered."""
-        found: Description = self.__dict__.setdefault("_description", Description())
-        return found
+    # What peers' hashes are compared with, once something is registered.
+    _hashes: tags.Hashes | None = None
+
+    # What was judged of whom, and to what end: loading the agent asks for the same again.
+    _just_judged: tuple[Any, Direction, tuple[Peer, kvr.RankLayout] | None] | None = None
 
     def _nixl_handshake(
         self,
@@ -144,11 +130,10 @@ class Handshakes:
             undecoded = None
         except (msgspec.MsgspecError, kvr.WireError) as problem:
             metadata, tag, undecoded = None, None, problem
-        hashes = self.__dict__.get("_hashes")
-        if hashes is None:
+        if self._hashes is None:
             same = payload.compatibility_hash == self.compat_hash
         else:
-            same = hashes.accept(payload.compatibility_hash, tag)
+            same = self._hashes.accept(payload.compatibility_hash, tag)
         if self.enforce_compat_hash and not same:
             raise RuntimeError(
                 f"NIXL compatibility hash mismatch. Local: {self.compat_hash}, remote: "
@@ -171,15 +156,14 @@ class Handshakes:
         direction: Direction = "read" if notif_agents_only else self._DIRECTION
         self._stages[metadata.engine_id] = pp_size
         judged = self._judge(metadata, (rank, size), direction)
-        self.__dict__["_just_judged"] = (metadata, direction, judged)
+        self._just_judged = (metadata, direction, judged)
         return None if judged is None else judged[0].ranks
 
     def _judged(self, metadata: Any, place: tuple[int, int]) -> tuple[Peer, kvr.RankLayout] | None:
         """As `_judge`, which is not asked again about what it has just been asked."""
-        kept = self.__dict__.pop("_just_judged", None)
+        kept, self._just_judged = self._just_judged, None
         if kept is not None and kept[0] is metadata and kept[1] == self._DIRECTION:
-            found: tuple[Peer, kvr.RankLayout] | None = kept[2]
-            return found
+            return kept[2]
         return self._judge(metadata, place)
 
     def _judge(

@@ -10,7 +10,7 @@ The scatter reads staging and writes pages that the request owns, so doing it tw
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch
 
 import kvreshard as kvr
 from kvreshard.kernels import Mover, mover
+from kvreshard.vllm.pairs import Pair
 from kvreshard.vllm.staging import Buffer
 
 
@@ -29,7 +30,7 @@ class Landing:
         memory: The kind of the peer's memory.
     """
 
-    def __init__(self, plan: kvr.Plan, caches: Iterable[torch.Tensor]) -> None:
+    def __init__(self, plan: kvr.Plan, caches: Collection[torch.Tensor]) -> None:
         self.landed = plan.landed()
         self.memory = plan.remote.regions[0].memory
         self._mover: Mover = mover(self.landed.tiles, list(caches))
@@ -38,6 +39,33 @@ class Landing:
         """Rearranges what was read into our pages."""
         self._mover.scatter(work, buffer.memory)
         buffer.settle()
+
+
+class Landings:
+    """How a pull rearranges: in staging buffers of `size` bytes, into the pages of `caches`."""
+
+    def __init__(self, caches: Collection[torch.Tensor], size: int) -> None:
+        self._caches, self._size = caches, size
+
+    def price(self, pair: Pair, request: kvr.Request, transport: kvr.Transport) -> kvr.Cost | None:
+        """What a request costs; `None` where its pages cannot be landed."""
+        costs = pair.plan.costs(request, transport=transport, packs=False, chunk=self._size)
+        return next((cost for cost in costs if cost.strategy == "landed"), None)
+
+    def prepare(self, pair: Pair) -> Landing:
+        """What lands the pages of a pair.
+
+        Raises:
+            kvreshard.LimitExceeded: A piece that is read at once does not fit a buffer.
+        """
+        landing = Landing(pair.plan, self._caches)
+        largest = max(landing.landed.spans, default=0)
+        if largest > self._size:
+            raise kvr.LimitExceeded(
+                f"{largest} bytes of a page are read at once, and a staging buffer has {self._size}: "
+                "raise staging_bytes"
+            )
+        return landing
 
 
 @dataclass

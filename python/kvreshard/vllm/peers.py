@@ -8,6 +8,7 @@ from typing import Literal
 
 import kvreshard as kvr
 from kvreshard.vllm.landing import Landing
+from kvreshard.vllm.pairs import Pair
 from kvreshard.vllm.requests import Shape
 from kvreshard.vllm.shaping import Shaping
 
@@ -108,7 +109,13 @@ def meet(mine: kvr.RankLayout, theirs: kvr.RankLayout, direction: Direction, *, 
     )
 
 
-def plan_of(peer: Peer, mine: kvr.RankLayout, theirs: kvr.RankLayout, direction: Direction) -> kvr.Plan | None:
-    """The plan of the edge between two ranks; `None` where there is none."""
+def pair_of(peer: Peer, mine: kvr.RankLayout, theirs: kvr.RankLayout, direction: Direction) -> Pair | None:
+    """This rank and one of the peer's, planned for; `None` where they exchange nothing.
+
+    Raises:
+        kvreshard.Error: What they hold does not fit.
+    """
     edges = peer.route.edges_of(local=peer.rank, remote=theirs.tp[0])
-    return kvr.plan(mine, theirs, edge=edges[0], direction=direction) if edges else None
+    if not edges:
+        return None
+    return Pair(mine, theirs, edges[0], kvr.plan(mine, theirs, edge=edges[0], direction=direction))

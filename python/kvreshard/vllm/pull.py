@@ -8,14 +8,18 @@ from typing import Any
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPullConnectorWorker
 
 import kvreshard as kvr
-from kvreshard.vllm.landing import Chunk, Job, Landing, exact
+from kvreshard.vllm.landing import Chunk, Job, Landing, Landings, exact
 from kvreshard.vllm.peers import Link, Peer
 from kvreshard.vllm.requests import pulled
-from kvreshard.vllm.worker import Finish, PlannedWorker
+from kvreshard.vllm.state import FirstUse
+from kvreshard.vllm.worker import Finish, PlannedWorker, Posting
 
 
 class PlannedPullWorker(PlannedWorker, NixlPullConnectorWorker):
     """vLLM's pull worker with planned reads."""
+
+    # What is left of requests whose pages are landed.
+    _jobs = FirstUse(dict[str, Job])
 
     def _read_blocks_for_req(self, req_id: str, meta: Any) -> None:
         peer = self.peers.get(meta.remote.engine_id)
@@ -86,6 +90,7 @@ class PlannedPullWorker(PlannedWorker, NixlPullConnectorWorker):
         news = self._news(meta, peer, rank)
         plan = link.plan
         assert plan is not None
+        posting = Posting()
         try:
             pairing = plan.pair(request)
             finish.clear_bytes += self._must_clear(peer, plan, pairing)
@@ -98,54 +103,28 @@ class PlannedPullWorker(PlannedWorker, NixlPullConnectorWorker):
                 else:
                     self._notify(req_id, meta, peer, rank)
                 return True
-            posted = self._start("READ", link, pairing, news)
+            self._start("READ", link, pairing, news, posting)
         except Exception as problem:
-            self._recving_transfers[req_id] += problem.__dict__.get("posted", [])
-            unposted = problem.__dict__.get("unposted")
+            self._recving_transfers[req_id] += posting.posted
+            unposted = posting.unposted
             self._log_failure(
                 "transfer_setup_failed", req_id, error=problem, dst_engine_id=peer.engine_id, remote_rank=rank
             )
             if not self._handle_failed_transfer(req_id, unposted, self._recv_failures) and unposted is not None:
                 self._recving_transfers[req_id].append(unposted)
             return False
-        self._recving_transfers[req_id] += posted
-        if not posted:
+        self._recving_transfers[req_id] += posting.posted
+        if not posting.posted:
             self._notify(req_id, meta, peer, rank)
         elif len(plan.parts) > 1:
             # Several lists finish in any order: the news follows when all are done.
             self._pending_recv_notifs.setdefault(req_id, []).append((link.agent, news))
         return True
 
-    # What is landed, and what that costs.
-
-    def _price(
-        self,
-        mine: kvr.RankLayout,
-        theirs: kvr.RankLayout,
-        plan: kvr.Plan,
-        edge: kvr.Edge,
-        request: kvr.Request,
-        transport: kvr.Transport,
-    ) -> kvr.Cost | None:
-        costs = plan.costs(request, transport=transport, packs=False, chunk=self.options.buffer_bytes)
-        return next((cost for cost in costs if cost.strategy == "landed"), None)
-
-    def _stage(self, mine: kvr.RankLayout, theirs: kvr.RankLayout, plan: kvr.Plan, edge: kvr.Edge) -> Landing:
-        landing = Landing(plan, self._buffers.values())
-        largest = max(landing.landed.spans, default=0)
-        if largest > self.options.buffer_bytes:
-            raise kvr.LimitExceeded(
-                f"{largest} bytes of a page are read at once, and a staging buffer has {self.options.buffer_bytes}: "
-                "raise staging_bytes"
-            )
-        return landing
+    def _rearranging(self) -> Landings:
+        return Landings(self._buffers.values(), self.options.buffer_bytes)
 
     # Landing: chunks are read as staging buffers become free, and scattered as they arrive.
-
-    @property
-    def _jobs(self) -> dict[str, Job]:
-        found: dict[str, Job] = self.__dict__.setdefault("_landing_jobs", {})
-        return found
 
     def _read_chunks(self) -> None:
         """Reads waiting chunks, of the oldest request first, while there are free buffers."""

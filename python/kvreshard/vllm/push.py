@@ -8,10 +8,11 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl.push_worker import NixlPu
 
 import kvreshard as kvr
 from kvreshard.vllm.landing import exact
-from kvreshard.vllm.peers import Direction, Peer, plan_of
+from kvreshard.vllm.peers import Direction, Peer, pair_of
 from kvreshard.vllm.requests import Shape, build
-from kvreshard.vllm.shaping import Job, Price, Shaping
-from kvreshard.vllm.worker import Finish, PlannedWorker
+from kvreshard.vllm.shaping import Job, Shaping, Shapings
+from kvreshard.vllm.state import FirstUse
+from kvreshard.vllm.worker import Finish, PlannedWorker, Posting
 
 # The registration's field for the tokens that the destination wants and has. Only peers with a tag are sent it.
 _FIELD = "kvreshard"
@@ -36,6 +37,20 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
 
     _DIRECTION: ClassVar[Direction] = "write"
 
+    # Destination: by request, the tokens that its registration asks for.
+    _wanted = FirstUse(dict[str, dict[str, Any]])
+
+    # Destination: engines that push to this one: how they are met, and one of their ranks.
+    _sources = FirstUse(dict[str, tuple[Peer, kvr.RankLayout]])
+
+    # Source: by request, what its registration asks for.
+    _asked = FirstUse(dict[str, Any])
+
+    # Source: what is told when all of a request's several transfers are done, and what is left of requests whose pages
+    # are shaped; both under the lock of the transfers being sent.
+    _late_news = FirstUse(dict[str, list[tuple[str, bytes]]])
+    _jobs = FirstUse(dict[str, Job])
+
     # Destination: what it asked for.
 
     def start_load_kv(self, metadata: Any) -> None:
@@ -45,17 +60,6 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
             if wanted is not None:
                 self._wanted[req_id] = wanted
         super().start_load_kv(metadata)
-
-    @property
-    def _wanted(self) -> dict[str, dict[str, Any]]:
-        found: dict[str, dict[str, Any]] = self.__dict__.setdefault("_registered_tokens", {})
-        return found
-
-    @property
-    def _sources(self) -> dict[str, tuple[Peer, kvr.RankLayout]]:
-        """Engines that push to this one: how they are met, and one of their ranks."""
-        found: dict[str, tuple[Peer, kvr.RankLayout]] = self.__dict__.setdefault("_pushing", {})
-        return found
 
     def _forget(self, engine_id: str) -> None:
         self._sources.pop(engine_id, None)
@@ -75,7 +79,7 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
             peer, theirs = judged
             mine = self.description.layout
             assert mine is not None
-            plan_of(peer, mine, theirs, "read")
+            pair_of(peer, mine, theirs, "read")
             self._sources[peer.engine_id] = judged
         agent: str = super()._add_notif_only_remote_agent(metadata, remote_tp_size, remote_dcp_size)
         return agent
@@ -107,12 +111,6 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
             for req_id in done:
                 self._tell_late(req_id, failed=req_id in failed or req_id in self._send_failures)
         return done, failed
-
-    @property
-    def _late_news(self) -> dict[str, list[tuple[str, bytes]]]:
-        """What is told when all of a request's several transfers are done; under the same lock."""
-        found: dict[str, list[tuple[str, bytes]]] = self.__dict__.setdefault("_telling", {})
-        return found
 
     def _tell_late(self, req_id: str, *, failed: bool) -> None:
         for agent, news in self._late_news.pop(req_id, []):
@@ -162,16 +160,16 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
         if request_id == _GO_ON:
             self._write_parts()
             return
-        self.__dict__.setdefault("_asked", {})[request_id] = registration_data.get(_FIELD)
+        self._asked[request_id] = registration_data.get(_FIELD)
         super()._do_start_push_kv(request_id, local_block_ids, registration_data)
 
     def _xfer_blocks_for_req(self, req_id: str, meta: Any) -> None:
         peer = self.peers.get(meta.remote.engine_id)
-        wanted = self.__dict__.setdefault("_asked", {}).pop(req_id, None)
+        wanted = self._asked.pop(req_id, None)
         if peer is None:
             super()._xfer_blocks_for_req(req_id, meta)
             return
-        handles: list[int] = []
+        posting = Posting()
         late: list[tuple[str, bytes]] = []
         job = Job()
         try:
@@ -188,21 +186,20 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
                 if isinstance(link.staged, Shaping) and pairing.fits_rows:
                     job.waiting += link.staged.parts(request, link.agent, news)
                     continue
-                handles += self._start("WRITE", link, pairing, news)
+                self._start("WRITE", link, pairing, news, posting)
                 if len(link.plan.parts) > 1:
                     late.append((link.agent, news))
         except Exception as problem:
-            handles += problem.__dict__.get("posted", [])
-            unposted = problem.__dict__.get("unposted")
+            unposted = posting.unposted
             job.waiting.clear()
             self._log_failure("transfer_setup_failed", req_id, error=problem, dst_engine_id=peer.engine_id)
             with self._sending_transfers_lock:
                 self._send_failures.add(req_id)
             if not self._handle_failed_transfer(req_id, unposted) and unposted is not None:
-                handles.append(unposted)
+                posting.posted.append(unposted)
         # A rank that nobody needs has nothing to write and is done at once.
         with self._sending_transfers_lock:
-            self._sending_transfers[req_id].extend(handles)
+            self._sending_transfers[req_id].extend(posting.posted)
             if late:
                 self._late_news[req_id] = late
             if job.waiting:
@@ -212,28 +209,8 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
 
     # Shaping: parts are rebuilt as staging buffers become free, and written from there.
 
-    @property
-    def _jobs(self) -> dict[str, Job]:
-        """What is left of each request, under the lock of the transfers being sent."""
-        found: dict[str, Job] = self.__dict__.setdefault("_shaping_jobs", {})
-        return found
-
-    def _price(
-        self,
-        mine: kvr.RankLayout,
-        theirs: kvr.RankLayout,
-        plan: kvr.Plan,
-        edge: kvr.Edge,
-        request: kvr.Request,
-        transport: kvr.Transport,
-    ) -> Price | None:
-        try:
-            return Shaping(mine, theirs, edge, self.options.buffer_bytes).price(request, transport)
-        except (kvr.LimitExceeded, kvr.IncompatibleLayout):
-            return None
-
-    def _stage(self, mine: kvr.RankLayout, theirs: kvr.RankLayout, plan: kvr.Plan, edge: kvr.Edge) -> Shaping:
-        return Shaping(mine, theirs, edge, self.options.buffer_bytes)
+    def _rearranging(self) -> Shapings:
+        return Shapings(self.options.buffer_bytes)
 
     def _write_parts(self, new: str | None = None) -> None:
         """Shapes and writes waiting parts, of the oldest request first, while there are free buffers."""

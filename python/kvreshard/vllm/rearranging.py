@@ -3,13 +3,86 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Protocol
 
 import kvreshard as kvr
+from kvreshard.vllm.landing import Landing
+from kvreshard.vllm.options import Options
+from kvreshard.vllm.pairs import Pair
+from kvreshard.vllm.refusal import refusal
 from kvreshard.vllm.requests import Shape
+from kvreshard.vllm.shaping import Shaping
 
 # The measured transport that stands for one that was not measured, by the kind of this rank's memory.
 TRANSPORTS = {"DRAM": "cma", "VRAM": "cuda_ipc"}
+
+
+class Priced(Protocol):
+    """What a request costs: descriptors posted, and nanoseconds."""
+
+    @property
+    def posted(self) -> int: ...
+
+    @property
+    def ns(self) -> int: ...
+
+
+class Rearranging(Protocol):
+    """One side's way of rearranging pages in staging memory."""
+
+    def price(self, pair: Pair, request: kvr.Request, transport: kvr.Transport) -> Priced | None:
+        """What a request of the pair costs; `None` where its pages cannot be rearranged."""
+
+    def prepare(self, pair: Pair) -> Landing | Shaping:
+        """What rearranges the pair's pages.
+
+        Raises:
+            kvreshard.Error: They cannot be.
+        """
+        ...
+
+
+def choose(
+    pair: Pair, shapes: tuple[Shape, Shape], options: Options, by: Rearranging, *, by_count: bool
+) -> Landing | Shaping | None:
+    """How pages are rearranged, where that is cheaper than moving run by run, or asked for.
+
+    Args:
+        pair: The ranks.
+        shapes: What the groups of both say, ours first.
+        options: The user's.
+        by: How this side rearranges.
+        by_count: Whether the fewest descriptors are cheapest.
+
+    Raises:
+        kvreshard.Error: They would have to be rearranged, and cannot or must not be.
+    """
+    kinds = [{region.memory for region in layout.regions} for layout in (pair.mine, pair.theirs)]
+    if options.conversion == "direct" or pair.plan.bytes == 0 or any(len(kind) > 1 for kind in kinds):
+        return None
+    if options.conversion == "staged":
+        return by.prepare(pair)
+    if pair.plan.runs <= fewest(*shapes):
+        return None
+    request = sample(pair.mine, pair.theirs, shapes)
+    if request is None:
+        return None
+    transport = transport_of(pair.mine, options.transport)
+    (direct,) = pair.plan.costs(request, transport=transport, lands=False, packs=False)
+    staged = by.price(pair, request, transport)
+    if staged is None or order(direct, by_count=by_count) <= order(staged, by_count=by_count):
+        return None
+    formats = converted(pair.mine, pair.theirs)
+    if options.conversion == "off":
+        if formats is None:
+            return None
+        raise refusal(
+            f"pages {formats[0]} here and {formats[1]} at the peer share only runs of {pair.plan.bytes_per_run} bytes, "
+            "and conversion is off",
+            field="format",
+            remedy='set conversion="auto", or use one format',
+        )
+    return by.prepare(pair)
 
 
 def transport_of(layout: kvr.RankLayout, named: str | None) -> kvr.Transport:
@@ -72,7 +145,7 @@ def converted(mine: kvr.RankLayout, theirs: kvr.RankLayout) -> tuple[kvr.PageFor
     return None
 
 
-def order(cost: Any, *, by_count: bool) -> tuple[int, int]:
+def order(cost: Priced, *, by_count: bool) -> tuple[int, int]:
     """The cheaper of two has the smaller one.
 
     Where pages end in different places, stock rearranges too, and posts the fewest: so then do we.

@@ -20,6 +20,7 @@ import torch
 
 import kvreshard as kvr
 from kvreshard.kernels import Mover, mover
+from kvreshard.vllm.pairs import Pair
 from kvreshard.vllm.requests import Shape
 from kvreshard.vllm.staging import Buffer
 
@@ -42,7 +43,8 @@ class Image:
         kvreshard.Error: The peer's share cannot be laid out apart from its pages.
     """
 
-    def __init__(self, mine: kvr.RankLayout, theirs: kvr.RankLayout, edge: kvr.Edge, region: kvr.Region) -> None:
+    def __init__(self, pair: Pair, region: kvr.Region) -> None:
+        mine, theirs, edge = pair.mine, pair.theirs, pair.edge
         takes: dict[str, dict[str, tuple[int, int]]] = {}
         for name, intervals, _ in edge.takes:
             if name in takes or len({axis for axis, _, _ in intervals}) != len(intervals):
@@ -150,15 +152,16 @@ class Shaping:
         kvreshard.Error: As :class:`Image`.
     """
 
-    def __init__(self, mine: kvr.RankLayout, theirs: kvr.RankLayout, edge: kvr.Edge, size: int) -> None:
-        self._mine, self._theirs, self._edge = mine, theirs, edge
+    def __init__(self, pair: Pair, size: int) -> None:
+        self._pair = pair
         # Planning needs addresses, not memory.
-        self._pretended = Image(mine, theirs, edge, kvr.Region(1 << 20, size, 0, mine.regions[0].memory))
+        self._pretended = Image(pair, kvr.Region(1 << 20, size, 0, pair.mine.regions[0].memory))
         self._images: dict[kvr.Region, Image] = {}
         self._movers: dict[kvr.Region, tuple[Mover, Mover]] = {}
         # Tokens in a page of each group of the peer; 0 where it holds states.
         self._tokens = tuple(
-            size // group.pages_per_block for size, group in zip(Shape.of(theirs).blocks, theirs.groups, strict=True)
+            size // group.pages_per_block
+            for size, group in zip(Shape.of(pair.theirs).blocks, pair.theirs.groups, strict=True)
         )
 
     def price(self, request: kvr.Request, transport: kvr.Transport) -> Price:
@@ -215,7 +218,7 @@ class Shaping:
 
     def _image(self, buffer: Buffer) -> Image:
         if buffer.region not in self._images:
-            self._images[buffer.region] = Image(self._mine, self._theirs, self._edge, buffer.region)
+            self._images[buffer.region] = Image(self._pair, buffer.region)
         return self._images[buffer.region]
 
     def _request(self, image: Image, part: Part, others: list[kvr.Blocks]) -> kvr.Request:
@@ -227,3 +230,25 @@ class Shaping:
             count = -(-end // size) - first if size else 1
             pages.append(kvr.Blocks(list(range(count)), first * size))
         return kvr.Request(tokens=part.tokens, local=pages, remote=others, more=part.more)
+
+
+class Shapings:
+    """How a push rearranges: in staging buffers of `size` bytes."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def price(self, pair: Pair, request: kvr.Request, transport: kvr.Transport) -> Price | None:
+        """What a request costs; `None` where its pages cannot be shaped."""
+        try:
+            return self.prepare(pair).price(request, transport)
+        except (kvr.LimitExceeded, kvr.IncompatibleLayout):
+            return None
+
+    def prepare(self, pair: Pair) -> Shaping:
+        """What shapes the pages of a pair.
+
+        Raises:
+            kvreshard.Error: As :class:`Image`.
+        """
+        return Shaping(pair, self._size)

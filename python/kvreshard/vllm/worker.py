@@ -6,6 +6,8 @@ These are mixed into vLLM's workers. Scheduling, leases and heartbeats stay vLLM
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -17,20 +19,18 @@ from vllm.logger import init_logger
 
 import kvreshard as kvr
 from kvreshard.vllm import tag as tags
+from kvreshard.vllm.agents import locked_agents
 from kvreshard.vllm.describe import Description, describe
-from kvreshard.vllm.handshake import Handshakes, refusal
-from kvreshard.vllm.landing import Landing, exact
+from kvreshard.vllm.handshake import Handshakes
+from kvreshard.vllm.landing import exact
 from kvreshard.vllm.options import Options
-from kvreshard.vllm.peers import Link, Local, Peer, plan_of
-from kvreshard.vllm.rearranging import converted, fewest, order, sample, transport_of
-from kvreshard.vllm.shaping import Price, Shaping
+from kvreshard.vllm.peers import Link, Local, Peer, pair_of
+from kvreshard.vllm.rearranging import Rearranging, choose
 from kvreshard.vllm.staging import Staging
+from kvreshard.vllm.state import FirstUse
 from kvreshard.vllm.topology import PlannedTopology
 
 logger = init_logger(f"vllm.{__name__}")  # Below vLLM's own, whose handler and level it takes.
-
-Staged = Landing | Shaping
-Priced = kvr.Cost | Price
 
 
 class Finish(list[list[int]]):
@@ -39,6 +39,19 @@ class Finish(list[list[int]]):
     def __init__(self) -> None:
         super().__init__()
         self.clear_bytes: list[tuple[int, int]] = []
+
+
+@dataclass
+class Posting:
+    """Transfers of one link.
+
+    Attributes:
+        posted: Those under way.
+        unposted: The one that was made, but whose posting failed.
+    """
+
+    posted: list[int] = field(default_factory=list)
+    unposted: int | None = None
 
 
 class PlannedWorker(Handshakes):
@@ -56,48 +69,52 @@ class PlannedWorker(Handshakes):
     _remote_agents: dict[str, dict[tuple[int, int], str]]
     _group_spec_types: tuple[Any, ...]
 
+    # Lists of our own memory, by their plan's digest.
+    _locals = FirstUse(dict[str, Local])
+
+    # Held while peers and what is prepared for them change.
+    _plan_lock = FirstUse(threading.RLock)
+
+    # How often the caches were registered anew.
+    _generation = 0
+
+    _staging: Staging | None = None
+
+    # Staging memory of which peers may still read or write every part.
+    _lost_staging = FirstUse(list[Staging])
+
     def __init__(self, vllm_config: Any, engine_id: str, kv_cache_config: Any) -> None:
-        super().__init__(vllm_config, engine_id, kv_cache_config)  # type: ignore[call-arg]
-        self._options = Options.read(vllm_config.kv_transfer_config.kv_connector_extra_config)
-
-    @property
-    def _locals(self) -> dict[str, Local]:
-        found: dict[str, Local] = self.__dict__.setdefault("_prepared", {})
-        return found
-
-    @property
-    def _plan_lock(self) -> threading.RLock:
-        found: threading.RLock = self.__dict__.setdefault("_planning", threading.RLock())
-        return found
+        with locked_agents():
+            super().__init__(vllm_config, engine_id, kv_cache_config)  # type: ignore[call-arg]
+        self.options = Options.read(vllm_config.kv_transfer_config.kv_connector_extra_config)
 
     # What this rank says of itself.
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         """Registers with vLLM's own code, then says what was registered."""
         super().register_kv_caches(kv_caches)  # type: ignore[misc]
-        self._describe(self.__dict__.get("_generation", 0))
+        self._describe(self._generation)
 
     def restore_kv_caches(self) -> None:
         """Registers again after a sleep: the tag stays, of a new generation, and peers prepare anew."""
         asleep = self._kv_unregistered  # type: ignore[attr-defined]
         super().restore_kv_caches()  # type: ignore[misc]
         if asleep:
-            self._describe(self.__dict__.get("_generation", 0) + 1)
+            self._describe(self._generation + 1)
 
     def _describe(self, generation: int) -> None:
-        self.__dict__["_generation"] = generation
+        self._generation = generation
         try:
             found = describe(self, self._buffers, self.options, generation)
         except kvr.Error as problem:
             logger.warning("kvreshard: these caches have no layout that a peer could plan for: %s", problem)
             found = Description(unknown={"layout": str(problem)})
-        self.__dict__["_description"] = found
+        self.description = found
         mode = self._TRANSFER_MODE  # type: ignore[attr-defined]
         published = self.compat_hash
         if published is None or self.xfer_handshake_metadata is None:
             return
-        hashes = self.__dict__.get("_hashes") or tags.Hashes.of(self.vllm_config, published, mode)
-        self.__dict__["_hashes"] = hashes
+        hashes = self._hashes = self._hashes or tags.Hashes.of(self.vllm_config, published, mode)
         # Pages that no stock peer may read go under a hash that no stock peer accepts; so do unknown ones, unless the
         # caller answers for them.
         answered = found.layout is None and self.options.assume_untagged == "standard"
@@ -133,8 +150,11 @@ class PlannedWorker(Handshakes):
         mine = self.description.layout
         assert mine is not None
         rank = theirs.tp[0]
-        plan = plan_of(peer, mine, theirs, self._DIRECTION)
-        staged = None if plan is None else self._staged(peer, mine, theirs, plan)
+        pair = pair_of(peer, mine, theirs, self._DIRECTION)
+        plan = staged = None
+        if pair is not None:
+            plan, shapes = pair.plan, (peer.mine, peer.theirs)
+            staged = choose(pair, shapes, self.options, self._rearranging(), by_count=peer.clear)
         agent: str = self.nixl_wrapper.add_remote_agent(metadata.agent_metadata)
         link = Link(agent)
         try:
@@ -180,60 +200,9 @@ class PlannedWorker(Handshakes):
         )
         return agent
 
-    def _staged(self, peer: Peer, mine: kvr.RankLayout, theirs: kvr.RankLayout, plan: kvr.Plan) -> Staged | None:
-        """How pages are rearranged in staging memory, where that is cheaper than moving run by run, or asked for.
-
-        Raises:
-            kvreshard.Error: They would have to be rearranged, and cannot or must not be.
-        """
-        wanted = self.options.conversion
-        kinds = [{region.memory for region in layout.regions} for layout in (mine, theirs)]
-        if wanted == "direct" or plan.bytes == 0 or any(len(kind) > 1 for kind in kinds):
-            return None
-        edge = peer.route.edges_of(local=peer.rank, remote=theirs.tp[0])[0]
-        if wanted == "staged":
-            return self._stage(mine, theirs, plan, edge)
-        if plan.runs <= fewest(peer.mine, peer.theirs):
-            return None
-        request = sample(mine, theirs, (peer.mine, peer.theirs))
-        if request is None:
-            return None
-        transport = transport_of(mine, self.options.transport)
-        (direct,) = plan.costs(request, transport=transport, lands=False, packs=False)
-        staged = self._price(mine, theirs, plan, edge, request, transport)
-        if staged is None or order(direct, by_count=peer.clear) <= order(staged, by_count=peer.clear):
-            return None
-        pair = converted(mine, theirs)
-        if wanted == "off":
-            if pair is None:
-                return None
-            raise refusal(
-                f"pages {pair[0]} here and {pair[1]} at the peer share only runs of {plan.bytes_per_run} bytes, and "
-                "conversion is off",
-                field="format",
-                remedy='set conversion="auto", or use one format',
-            )
-        return self._stage(mine, theirs, plan, edge)
-
-    def _price(
-        self,
-        mine: kvr.RankLayout,
-        theirs: kvr.RankLayout,
-        plan: kvr.Plan,
-        edge: kvr.Edge,
-        request: kvr.Request,
-        transport: kvr.Transport,
-    ) -> Priced | None:
-        """What a request costs when its pages are rearranged; `None` where they cannot be."""
-        raise NotImplementedError
-
-    def _stage(self, mine: kvr.RankLayout, theirs: kvr.RankLayout, plan: kvr.Plan, edge: kvr.Edge) -> Staged:
-        """Prepares to rearrange pages.
-
-        Raises:
-            kvreshard.Error: They cannot be.
-        """
-        raise NotImplementedError
+    @abstractmethod
+    def _rearranging(self) -> Rearranging:
+        """How this worker rearranges pages in staging memory."""
 
     @property
     def _buffers(self) -> dict[str, torch.Tensor]:
@@ -246,21 +215,20 @@ class PlannedWorker(Handshakes):
     @property
     def staging(self) -> Staging:
         """Where pages are rearranged; made when first needed."""
-        found: Staging | None = self.__dict__.get("_staging")
-        if found is None:
-            found = Staging(
+        if self._staging is None:
+            self._staging = Staging(
                 self.nixl_wrapper,
                 self.nixl_backends,  # type: ignore[attr-defined]
                 next(iter(self._buffers.values())).device,
                 self.nixl_memory_type,  # type: ignore[attr-defined]
                 self.options,
             )
-            self.__dict__["_staging"] = found
-        return found
+        return self._staging
 
     def _lose_staging(self) -> None:
         """Begins with new buffers when next needed; peers may still read or write the ones before."""
-        self.__dict__.setdefault("_lost_staging", []).append(self.__dict__.pop("_staging"))
+        self._lost_staging.append(self.staging)
+        self._staging = None
 
     def _prepare(self, link: Link) -> None:
         """Prepares the plan's lists. Lists of our own memory are shared by all plans of one digest."""
@@ -309,9 +277,9 @@ class PlannedWorker(Handshakes):
         """Releases every list of our memory, before it is registered anew or given up."""
         for engine_id in list(self.peers):
             self._forget(engine_id)
-        staging = self.__dict__.pop("_staging", None)
-        if staging is not None:
-            staging.close()
+        if self._staging is not None:
+            self._staging.close()
+            self._staging = None
         super()._release_local_xfer_handles()  # type: ignore[misc]
 
     # What is left to do when a transfer is done.
@@ -354,36 +322,33 @@ class PlannedWorker(Handshakes):
         kinds = {region.memory: region for region in plan.local.regions}
         return [(int(row[0]), int(row[1])) for one in kinds.values() for row in pairing.zero(memory=one.memory)]
 
-    def _start(self, operation: str, link: Link, pairing: kvr.Pairing, news: bytes) -> list[int]:
+    def _start(self, operation: str, link: Link, pairing: kvr.Pairing, news: bytes, posting: Posting) -> None:
         """Posts the transfers of one link. The news goes with it where there is one; else it is to follow the last.
 
-        Raises:
-            Exception: What was not posted is released; what was posted is in the exception's `posted`.
+        Args:
+            operation: `READ` or `WRITE`.
+            link: The link.
+            pairing: What of its plan is moved.
+            news: What the peer is told.
+            posting: Where the transfers are noted, also when one of them fails.
         """
         plan = link.plan
         assert plan is not None
-        posted: list[int] = []
-        handle = None
         parts = plan.parts
         news = news if len(parts) == 1 else b""
-        try:
-            for part, memory in enumerate(parts):
-                if link.handles and pairing.fits_rows:
-                    here, there = pairing.ids(part=part)
-                    if not len(here):
-                        continue
-                    local, remote = link.handles[part]
-                    handle = self.nixl_wrapper.make_prepped_xfer(operation, local, here, remote, there, notif_msg=news)
-                else:
-                    lists = pairing.lists(part=part)
-                    if not len(lists[0]):
-                        continue
-                    handle = exact(self.nixl_wrapper, operation, lists, memory, link.agent, news)
-                self.nixl_wrapper.transfer(handle)
-                posted.append(handle)
-                handle = None
-        except Exception as problem:
-            problem.__dict__["posted"] = posted
-            problem.__dict__["unposted"] = handle
-            raise
-        return posted
+        for part, memory in enumerate(parts):
+            if link.handles and pairing.fits_rows:
+                here, there = pairing.ids(part=part)
+                if not len(here):
+                    continue
+                local, remote = link.handles[part]
+                handle = self.nixl_wrapper.make_prepped_xfer(operation, local, here, remote, there, notif_msg=news)
+            else:
+                lists = pairing.lists(part=part)
+                if not len(lists[0]):
+                    continue
+                handle = exact(self.nixl_wrapper, operation, lists, memory, link.agent, news)
+            posting.unposted = handle
+            self.nixl_wrapper.transfer(handle)
+            posting.unposted = None
+            posting.posted.append(handle)
