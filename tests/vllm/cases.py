@@ -303,6 +303,54 @@ MIXED: tuple[tuple[str, dict[str, Any], str, tuple[str, ...]], ...] = (
         for side in ("prefill", "decode")
     ),
     (
+        "ROCM_ATTN pages, pushed from two pipeline stages, TP 1 to 2",
+        {"prefill": {"format": "rocm_attn", "pp": 2}, "decode": {"format": "rocm_attn", "tp": 2}, "mode": "push"},
+        "right",
+        (),
+    ),
+    (
+        "packed pages of 16 into AITER shuffle of 32 tokens, 100 tokens, pushed from two pipeline stages, TP 2 to 1",
+        {"prefill": {"pp": 2, "tp": 2}, "decode": {**_SHUFFLE, "page": 32}, "tokens": 100, "mode": "push"},
+        "right",
+        (),
+    ),
+    (
+        "packed pages of 16 into 32 tokens, 100 tokens, pushed from two pipeline stages",
+        {"prefill": {"pp": 2}, "decode": {"page": 32}, "tokens": 100, "mode": "push"},
+        "right",
+        (),
+    ),
+    (
+        "a stock prefill engine of two pipeline stages pushing, standard pages",
+        {"prefill": {"connector": "stock", "pp": 2}, "decode": {}, "mode": "push"},
+        "right",
+        (),
+    ),
+    (
+        "a stock decode engine pushed to from two pipeline stages, standard pages",
+        {"prefill": {"pp": 2}, "decode": {"connector": "stock"}, "mode": "push"},
+        "right",
+        (),
+    ),
+    (
+        "ROCM_ATTN pages, pulled from two pipeline stages",
+        {"prefill": {"format": "rocm_attn", "pp": 2}, "decode": {"format": "rocm_attn"}},
+        "refused",
+        ("pipeline stages in a pull", "push, or serve without pipeline parallelism"),
+    ),
+    (
+        "packed pages, pulled from two pipeline stages",
+        {"prefill": {"pp": 2}, "decode": {}},
+        "refused",
+        ("Number of KV layers must match",),
+    ),
+    (
+        "a decode engine of two pipeline stages",
+        {"prefill": {}, "decode": {"pp": 2}, "mode": "push"},
+        "refused",
+        ("does not support pipeline_parallel_size > 1",),
+    ),
+    (
         "a stock decode engine, our pages not known",
         {
             "prefill": {"format": "cpu_vec", "page": 32, "options": {"settings": {"cpu_isa": "neon"}}},

@@ -33,8 +33,9 @@ class Engine:
         self.configs: list[Any] = []
         cores = os.sched_getaffinity(0)
         try:
-            for rank in range(side.tp):
-                self._build(rank, role, model)
+            for stage in range(side.pp):
+                for rank in range(side.tp):
+                    self._build(stage, rank, role, model)
         finally:
             os.sched_setaffinity(0, cores)
 
@@ -44,7 +45,12 @@ class Engine:
         first = rank * total // size
         return first, max(first + 1, (rank + 1) * total // size)
 
-    def _build(self, rank: int, role: str, model: str) -> None:
+    def _names(self, stage: int) -> list[str]:
+        """The layers of a pipeline stage."""
+        count = self.case.layers // self.side.pp
+        return [f"model.layers.{index}.self_attn.attn" for index in range(stage * count, (stage + 1) * count)]
+
+    def _build(self, stage: int, rank: int, role: str, model: str) -> None:
         import torch
         from vllm._aiter_ops import rocm_aiter_ops
         from vllm.config import set_current_vllm_config
@@ -58,6 +64,7 @@ class Engine:
 
         side, case = self.side, self.case
         config = self._config(role, model)
+        config.parallel_config.rank = stage * side.tp + rank
         backend = backend_of(side.format)
         low, high = self.held(rank)
         spec = FullAttentionSpec(
@@ -75,13 +82,13 @@ class Engine:
             with set_current_vllm_config(config):
                 layout = resolve_kv_cache_layout(config, [layouts], [spec])
         config.cache_config.kv_cache_layout = layout.name
-        names = [f"model.layers.{index}.self_attn.attn" for index in range(case.layers)]
+        names = self._names(stage)
         for name in names:
             config.compilation_config.static_forward_context[name] = _layer(backend, spec)
         with set_current_vllm_config(config):
-            specs = dict.fromkeys(names, spec)
-            groups = get_global_kv_cache_groups(config, [specs])
-            (cache_config,) = get_kv_cache_configs(config, [specs], [1 << 34], groups)
+            stages = [dict.fromkeys(self._names(other), spec) for other in range(side.pp)]
+            groups = get_global_kv_cache_groups(config, stages)
+            cache_config = get_kv_cache_configs(config, stages, [1 << 34] * side.pp, groups)[stage]
         kernel = select_common_block_size(side.page, [backend], [spec])
         caches = allocate_kv_cache(cache_config, torch.device("cpu"), layout, [kernel])
         for cache in caches.values():
@@ -145,7 +152,9 @@ class Engine:
                 max_num_seqs=4, max_num_batched_tokens=length, max_model_len=length, is_encoder_decoder=False
             ),
             cache_config=CacheConfig(block_size=side.page, num_gpu_blocks_override=self.blocks),
-            parallel_config=ParallelConfig(tensor_parallel_size=side.tp, distributed_executor_backend="mp"),
+            parallel_config=ParallelConfig(
+                tensor_parallel_size=side.tp, pipeline_parallel_size=side.pp, distributed_executor_backend="mp"
+            ),
             kv_transfer_config=transfer,
             device_config=DeviceConfig("cpu"),
         )
@@ -167,7 +176,9 @@ class Engine:
 
     def publish(self) -> None:
         """Tells the side channel what the workers registered."""
-        payloads = {(0, rank): item.get_handshake_metadata() for rank, item in enumerate(self.connectors)}
+        payloads = {
+            divmod(index, self.side.tp): item.get_handshake_metadata() for index, item in enumerate(self.connectors)
+        }
         self.scheduler.set_xfer_handshake_metadata_pp_aware(payloads)
 
     def sleep_and_wake(self) -> None:
@@ -206,10 +217,11 @@ class Engine:
         import numpy as np
         import torch
 
-        for rank, caches in enumerate(self.caches):
+        for worker, caches in enumerate(self.caches):
+            stage, rank = divmod(worker, self.side.tp)
             low, high = self.held(rank)
             page = interior(self.side.format, high - low, self.side, self.case)
-            for index, cache in enumerate(caches.values()):
+            for index, cache in enumerate(caches.values(), stage * self.case.layers // self.side.pp):
                 plain = cache.contiguous().view(torch.uint8).reshape(cache.shape[0], -1).numpy()
                 plain = np.array(plain)
                 act(page, plain, layer=index, seed=SEED, held=(low, high), tokens=(0, tokens))

@@ -11,10 +11,12 @@ process of its own, since vLLM wants its environment set before it is imported, 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import logging
 import os
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Iterator
@@ -24,6 +26,9 @@ from typing import Any
 
 from tests.vllm.engine import Engine, model_folder
 from tests.vllm.setting import Case
+
+# A case takes a second or two, its requests at most 20 seconds each; the first one of a process imports vLLM.
+CASE_SECONDS = 180
 
 
 def set_environment() -> None:
@@ -203,7 +208,7 @@ def _request(
     wanted, _ = decode.scheduler.get_num_new_matched_tokens(target, computed)
     decode.scheduler.update_state_after_alloc(target, _Blocks(there, hit), wanted)
     metadata = decode.scheduler.build_connector_meta(None)
-    waiting, sending = set(range(decode.side.tp)), set(range(prefill.side.tp))
+    waiting, sending = set(range(decode.side.tp)), set(range(len(prefill.connectors)))
     deadline, refused = time.monotonic() + 20, 0.0
     while (waiting or sending) and time.monotonic() < deadline:
         if case.mode == "push" and errors.texts:
@@ -272,12 +277,23 @@ class _Timings:
 def main() -> None:
     """Runs the cases given as JSON, one line of JSON each."""
     set_environment()
+    faulthandler.enable()
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     text = sys.argv[1]
     for values in json.loads(text if text.lstrip().startswith("[") else Path(text).read_text()):
+        # Whatever hangs, inside NIXL too, ends the process and shows where every thread was.
+        faulthandler.dump_traceback_later(CASE_SECONDS, exit=True)
         print("RESULT " + json.dumps(run(Case.read(values))), flush=True)
     # Threads of NIXL and of the side channels must not hold the process.
     sys.stdout.flush()
     os._exit(0)
+
+
+def _end_with(parent: int) -> None:
+    """Ends this process soon after the one that started it."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -10,10 +10,12 @@ from typing import Any
 class Side:
     """One engine of a case.
 
-    `format` names the interior; `page` is tokens a block; `connector` is `stock` or `ours`; `options` are ours.
+    `tp` and `pp` are its ranks and pipeline stages; `format` names the interior; `page` is tokens a block; `connector`
+    is `stock` or `ours`; `options` are ours.
     """
 
     tp: int = 1
+    pp: int = 1
     format: str = "packed"
     page: int = 16
     layout: str = "LBHNC"

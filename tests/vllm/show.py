@@ -55,7 +55,7 @@ def run(text: str) -> str:
     rows = [row for row in ROWS if text in row.name]
     mixed = [(name, case) for name, case, _, _ in MIXED if text in name]
     cases = [row.case(connector, mode) for row in rows for connector in _CONNECTORS for mode in _MODES]
-    results = run_cases(cases + [case for _, case in mixed], timeout=3600)
+    results = run_cases(cases + [case for _, case in mixed])
     found = [_cell(result, brief=not text) for result in results]
     tables = []
     if rows:

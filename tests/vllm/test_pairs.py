@@ -57,8 +57,11 @@ def test_stock_is_as_said(started: Runs, index: int, mode: str) -> None:
 @pytest.mark.parametrize("mode", _MODES)
 def test_what_no_transfer_fills_is_clear(started: Runs, mode: str) -> None:
     """The rest of the last page is zero where the peer's pages end elsewhere: stale bytes come back as NaNs."""
-    index = [row.name for row in ROWS].index("packed pages of 16 into 32 tokens, 100 tokens, TP 1 to 1")
+    name = "packed pages of 16 into 32 tokens, 100 tokens"
+    index = [row.name for row in ROWS].index(f"{name}, TP 1 to 1")
     assert started.result(f"ours-{mode}", index)["tail"] == [0]
+    staged = [other for other, *_ in MIXED].index(f"{name}, pushed from two pipeline stages")
+    assert started.result("mixed", staged)["tail"] == [0]
 
 
 @pytest.mark.parametrize("mode", _MODES)

@@ -19,7 +19,7 @@ from kvreshard.vllm import tag as tags
 from kvreshard.vllm.assumed import assume
 from kvreshard.vllm.describe import Description
 from kvreshard.vllm.options import Options
-from kvreshard.vllm.peers import Direction, Peer, meet
+from kvreshard.vllm.peers import Direction, Judged, Peer, meet, share
 from kvreshard.vllm.refusal import refusal
 from kvreshard.vllm.state import FirstUse
 
@@ -64,7 +64,7 @@ class Handshakes:
     _hashes: tags.Hashes | None = None
 
     # What was judged of whom, and to what end: loading the agent asks for the same again.
-    _just_judged: tuple[Any, Direction, tuple[Peer, kvr.RankLayout] | None] | None = None
+    _just_judged: tuple[Any, Direction, Judged | None] | None = None
 
     def _nixl_handshake(
         self,
@@ -99,7 +99,8 @@ class Handshakes:
                         met = True
                         planned = self._ranks_of(metadata, place[1], remote_tp_size, remote_pp_size, notif_agents_only)
                         if planned is not None:
-                            pending = [(0, rank) for rank in planned if rank != place[1]]
+                            places = itertools.product(range(remote_pp_size), planned)
+                            pending = [other for other in places if other != place]
                             if place[1] not in planned:
                                 continue
                     if notif_agents_only:
@@ -157,9 +158,9 @@ class Handshakes:
         self._stages[metadata.engine_id] = pp_size
         judged = self._judge(metadata, (rank, size), direction)
         self._just_judged = (metadata, direction, judged)
-        return None if judged is None else judged[0].ranks
+        return None if judged is None else judged.peer.ranks
 
-    def _judged(self, metadata: Any, place: tuple[int, int]) -> tuple[Peer, kvr.RankLayout] | None:
+    def _judged(self, metadata: Any, place: tuple[int, int]) -> Judged | None:
         """As `_judge`, which is not asked again about what it has just been asked."""
         kept, self._just_judged = self._just_judged, None
         if kept is not None and kept[0] is metadata and kept[1] == self._DIRECTION:
@@ -171,7 +172,7 @@ class Handshakes:
         metadata: Any,
         place: tuple[int, int],
         direction: Direction | None = None,
-    ) -> tuple[Peer, kvr.RankLayout] | None:
+    ) -> Judged | None:
         """How the peer's rank at TP `place` is served: planned for, or `None` for vLLM's own geometry.
 
         Raises:
@@ -186,7 +187,9 @@ class Handshakes:
         if tag is None:
             return self._judge_untagged(metadata, place, one_stage, direction)
         theirs = None if tag.layout is None else kvr.RankLayout.from_bytes(tag.layout)
-        if mine.layout is not None and theirs is not None and one_stage:
+        # A push goes from each stage by itself: its rank writes its layers, and the destination hears of each stage.
+        stagewise = self._DIRECTION == "write" and (direction == "read") == (stages > 1)
+        if mine.layout is not None and theirs is not None and (one_stage or stagewise):
             if theirs.engine != metadata.engine_id or theirs.tp != place:
                 raise refusal(
                     f"the peer's tag is of engine {theirs.engine} TP {theirs.tp}, its metadata of "
@@ -194,17 +197,17 @@ class Handshakes:
                     field="tag",
                     remedy="ask the peer's own side channel",
                 )
-            return self._meet(mine.layout, theirs, direction, tagged=True), theirs
+            return self._meet(mine.layout, theirs, direction, tagged=True)
         if mine.standard and tag.standard and metadata.block_size == self.block_size:  # type: ignore[attr-defined]
             return None
         if self.options.assume_untagged == "standard":
             return None
         if not one_stage:
             raise refusal(
-                f"pipeline stages with pages that are not all standard, or of {metadata.block_size} and "
+                f"pipeline stages in a pull, with pages that are not all standard, or of {metadata.block_size} and "
                 f"{self.block_size} tokens",  # type: ignore[attr-defined]
                 field="pp",
-                remedy="serve without pipeline parallelism, or with standard pages of one size",
+                remedy="push, or serve without pipeline parallelism",
             )
         unknown = mine.why_unknown if mine.layout is None else tag.unknown
         raise refusal(
@@ -215,7 +218,7 @@ class Handshakes:
 
     def _judge_untagged(
         self, metadata: Any, place: tuple[int, int], one_stage: bool, direction: Direction
-    ) -> tuple[Peer, kvr.RankLayout] | None:
+    ) -> Judged | None:
         mine, options = self.description, self.options
         if options.untagged == "refuse":
             raise refusal(
@@ -231,7 +234,7 @@ class Handshakes:
             )
             theirs = assume(self, mine, metadata, place) if one_stage else None
             if theirs is not None:
-                return self._meet(mine.layout, theirs, direction, tagged=False), theirs
+                return self._meet(mine.layout, theirs, direction, tagged=False)
             if metadata.block_size == self.block_size:  # type: ignore[attr-defined]
                 return None
         if options.assume_untagged == "standard":
@@ -242,7 +245,7 @@ class Handshakes:
                 "it is served as vLLM would serve it" if theirs is None else "they are taken to be standard",
             )
             if theirs is not None and mine.layout is not None:
-                return self._meet(mine.layout, theirs, direction, tagged=False), theirs
+                return self._meet(mine.layout, theirs, direction, tagged=False)
             return None
         why = mine.why_unknown if mine.layout is None else ", ".join(sorted({p.label for p in mine.pages.values()}))
         raise refusal(
@@ -251,15 +254,25 @@ class Handshakes:
             remedy='run kvreshard on the peer, or set assume_untagged="standard"',
         )
 
-    def _meet(self, mine: kvr.RankLayout, theirs: kvr.RankLayout, direction: Direction, *, tagged: bool) -> Peer:
+    def _meet(self, mine: kvr.RankLayout, theirs: kvr.RankLayout, direction: Direction, *, tagged: bool) -> Judged:
+        if self._stages.get(theirs.engine, 1) > 1 or self.pp_size > 1:  # type: ignore[attr-defined]
+            held = [{layer.name for layer in layout.layers} for layout in (mine, theirs)]
+            mine, theirs = share(mine, held[1]), share(theirs, held[0])
+            for layout in (mine, theirs):
+                if {layer.group for layer in layout.layers} != set(range(len(layout.groups))):
+                    raise refusal(
+                        f"a pipeline stage without a layer of each of {len(layout.groups)} cache groups",
+                        field="pp",
+                        remedy="serve without pipeline parallelism",
+                    )
         known = self.peers.get(theirs.engine)
         if (
             known is not None
             and known.route.direction == direction
             and all(layout.generation == theirs.generation for layout in known.layouts.values())
         ):
-            return known
-        return meet(mine, theirs, direction, tagged=tagged)
+            return Judged(known, mine, theirs)
+        return Judged(meet(mine, theirs, direction, tagged=tagged), mine, theirs)
 
 
 class _Questions:

@@ -88,6 +88,37 @@ class Peer:
         return bytes_first + [rank for rank in self.notify_ranks if rank not in bytes_first]
 
 
+@dataclass(frozen=True)
+class Judged:
+    """A rank of an engine that is planned for.
+
+    Attributes:
+        peer: The engine.
+        mine: What this rank holds of the layers that the peer's rank holds.
+        theirs: What the peer's rank holds of the layers that this one holds.
+    """
+
+    peer: Peer
+    mine: kvr.RankLayout
+    theirs: kvr.RankLayout
+
+
+def share(layout: kvr.RankLayout, names: set[str]) -> kvr.RankLayout:
+    """What a layout has of the named layers: of those of a pipeline stage."""
+    layers = [layer for layer in layout.layers if layer.name in names]
+    if len(layers) == len(layout.layers):
+        return layout
+    return kvr.RankLayout(
+        engine=layout.engine,
+        layers=layers,
+        groups=layout.groups,
+        generation=layout.generation,
+        tp=layout.tp,
+        cp=layout.cp,
+        cp_interleave=layout.cp_interleave,
+    )
+
+
 def meet(mine: kvr.RankLayout, theirs: kvr.RankLayout, direction: Direction, *, tagged: bool) -> Peer:
     """The peer that `theirs` is a rank of.
 

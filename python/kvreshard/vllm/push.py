@@ -8,7 +8,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl.push_worker import NixlPu
 
 import kvreshard as kvr
 from kvreshard.vllm.landing import exact
-from kvreshard.vllm.peers import Direction, Peer, pair_of
+from kvreshard.vllm.peers import Direction, Judged, Peer, pair_of
 from kvreshard.vllm.requests import Shape, build
 from kvreshard.vllm.shaping import Job, Shaping, Shapings
 from kvreshard.vllm.state import FirstUse
@@ -40,8 +40,8 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
     # Destination: by request, the tokens that its registration asks for.
     _wanted = FirstUse(dict[str, dict[str, Any]])
 
-    # Destination: engines that push to this one: how they are met, and one of their ranks.
-    _sources = FirstUse(dict[str, tuple[Peer, kvr.RankLayout]])
+    # Destination: of each engine that pushes to this one, and each of its pipeline stages, by its layers, one rank.
+    _sources = FirstUse(dict[str, dict[frozenset[str], Judged]])
 
     # Source: by request, what its registration asks for.
     _asked = FirstUse(dict[str, Any])
@@ -76,11 +76,9 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
         rank = self._rank_in(metadata)
         judged = None if rank is None else self._judge(metadata, (rank, remote_tp_size), direction="read")
         if judged is not None:
-            peer, theirs = judged
-            mine = self.description.layout
-            assert mine is not None
-            pair_of(peer, mine, theirs, "read")
-            self._sources[peer.engine_id] = judged
+            pair_of(judged.peer, judged.mine, judged.theirs, "read")
+            layers = frozenset(layer.name for layer in judged.theirs.layers)
+            self._sources.setdefault(judged.peer.engine_id, {})[layers] = judged
         agent: str = super()._add_notif_only_remote_agent(metadata, remote_tp_size, remote_dcp_size)
         return agent
 
@@ -127,22 +125,22 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
         meta = self._recving_metadata.get(req_id)
         if meta is None or meta.remote is None:
             return
-        source = self._sources.get(meta.remote.engine_id)
-        if source is None:
+        stages = self._sources.get(meta.remote.engine_id)
+        if stages is None:
             return
         finish = meta.region_blocks_to_zero = Finish()
-        peer, theirs = source
-        mine = self.description.layout
-        if not peer.clear or wanted is None or mine is None:
-            return
-        # Which blocks the producer read does not matter to what it left unfilled here, only how many there are.
-        read = [list(range(-(-wanted["tokens"] // max(1, size)))) for size in peer.theirs.blocks]
-        plan = kvr.plan(mine, theirs, direction="read")
-        built = self._paired(peer.mine, meta.local_block_ids, peer.theirs, read, wanted)
-        if built is not None:
-            tokens, here, there = built
-            pairing = plan.pair(kvr.Request(tokens=tokens, local=here, remote=there))
-            finish.clear_bytes += self._must_clear(peer, plan, pairing)
+        for source in stages.values():
+            peer = source.peer
+            if not peer.clear or wanted is None:
+                continue
+            # Which blocks the producer read does not matter to what it left unfilled here, only how many there are.
+            read = [list(range(-(-wanted["tokens"] // max(1, size)))) for size in peer.theirs.blocks]
+            plan = kvr.plan(source.mine, source.theirs, direction="read")
+            built = self._paired(peer.mine, meta.local_block_ids, peer.theirs, read, wanted)
+            if built is not None:
+                tokens, here, there = built
+                pairing = plan.pair(kvr.Request(tokens=tokens, local=here, remote=there))
+                finish.clear_bytes += self._must_clear(peer, plan, pairing)
 
     @staticmethod
     def _paired(

@@ -24,7 +24,7 @@ from kvreshard.vllm.describe import Description, describe
 from kvreshard.vllm.handshake import Handshakes
 from kvreshard.vllm.landing import exact
 from kvreshard.vllm.options import Options
-from kvreshard.vllm.peers import Link, Local, Peer, pair_of
+from kvreshard.vllm.peers import Judged, Link, Local, Peer, pair_of
 from kvreshard.vllm.rearranging import Rearranging, choose
 from kvreshard.vllm.staging import Staging
 from kvreshard.vllm.state import FirstUse
@@ -144,11 +144,10 @@ class PlannedWorker(Handshakes):
             agent: str = super().add_remote_agent(nixl_agent_meta, remote_tp_rank, remote_tp_size, remote_dcp_size)
             return agent
         with self._plan_lock:
-            return self._link(*judged, nixl_agent_meta)
+            return self._link(judged, nixl_agent_meta)
 
-    def _link(self, peer: Peer, theirs: kvr.RankLayout, metadata: Any) -> str:
-        mine = self.description.layout
-        assert mine is not None
+    def _link(self, judged: Judged, metadata: Any) -> str:
+        peer, mine, theirs = judged.peer, judged.mine, judged.theirs
         rank = theirs.tp[0]
         pair = pair_of(peer, mine, theirs, self._DIRECTION)
         plan = staged = None
