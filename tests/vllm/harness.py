@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -230,48 +230,71 @@ def _request(
     return True if not sending else f"prefill ranks {sorted(sending)}: not told that the request is done"
 
 
+class _Clock(threading.local):
+    """What NIXL took of a thread's time."""
+
+    nixl = 0.0
+    nixl_cpu = 0.0
+
+
 class _Timings:
-    """Seconds that the planning side spends on first contact and on each request, NIXL's own not counted."""
+    """Seconds that the planning side spends on first contact and on each request.
+
+    Of first contact NIXL's part is counted, and the processor's time without NIXL's part apart; of requests it is not.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self.contact: list[float] = []
+        self.contact_cpu: list[float] = []
         self.planning: list[float] = []
-        self._nixl = 0.0
+        self._clock = _Clock()
         for connector in engine.connectors:
             worker = connector.connector_worker
-            for name in ("make_prepped_xfer", "transfer", "send_notif", "initialize_xfer"):
+            for name in (
+                *("make_prepped_xfer", "transfer", "send_notif", "initialize_xfer"),
+                *("add_remote_agent", "prep_xfer_dlist"),
+            ):
                 self._count(worker.nixl_wrapper, name)
             method = "_xfer_blocks_for_req" if hasattr(worker, "_xfer_blocks_for_req") else "_read_blocks_for_req"
-            self._time(worker, method, self.planning)
-            self._time(worker, "_nixl_handshake", self.contact)
+            self._time(worker, method, self._planned)
+            self._time(worker, "_nixl_handshake", self._met)
 
     def _count(self, wrapper: Any, name: str) -> None:
         inner = getattr(wrapper, name)
 
         def counted(*args: Any, **kwargs: Any) -> Any:
-            started = time.perf_counter()
+            started = time.perf_counter(), time.thread_time()
             try:
                 return inner(*args, **kwargs)
             finally:
-                self._nixl += time.perf_counter() - started
+                self._clock.nixl += time.perf_counter() - started[0]
+                self._clock.nixl_cpu += time.thread_time() - started[1]
 
         setattr(wrapper, name, counted)
 
-    def _time(self, worker: Any, name: str, into: list[float]) -> None:
+    def _time(self, worker: Any, name: str, note: Callable[[float, float], None]) -> None:
         inner = getattr(worker, name)
 
         def timed(*args: Any, **kwargs: Any) -> Any:
-            started, before = time.perf_counter(), self._nixl
+            self._clock.nixl = self._clock.nixl_cpu = 0.0
+            started = time.perf_counter(), time.thread_time()
             try:
                 return inner(*args, **kwargs)
             finally:
-                into.append(time.perf_counter() - started - (self._nixl - before))
+                note(time.perf_counter() - started[0], time.thread_time() - started[1])
 
         setattr(worker, name, timed)
 
+    def _planned(self, seconds: float, cpu: float) -> None:
+        self.planning.append(seconds - self._clock.nixl)
+
+    def _met(self, seconds: float, cpu: float) -> None:
+        self.contact.append(seconds)
+        self.contact_cpu.append(cpu - self._clock.nixl_cpu)
+
     def result(self) -> dict[str, Any]:
         """The times, in seconds."""
-        return {"contact": self.contact, "planning": self.planning}
+        return {"contact": self.contact, "contact_cpu": self.contact_cpu, "planning": self.planning}
 
 
 def main() -> None:

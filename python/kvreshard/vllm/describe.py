@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from vllm.v1.kv_cache_interface import AttentionSpec, CircularBufferSpec, MambaS
 import kvreshard as kvr
 from kvreshard.formats import Pages, Settings, Unknown, from_vllm_spec
 from kvreshard.vllm.options import Options
+from kvreshard.vllm.requests import Outline
 
 logger = init_logger(f"vllm.{__name__}")  # Below vLLM's own, whose handler and level it takes.
 
@@ -34,6 +36,15 @@ class Description:
     unknown: dict[str, str] = field(default_factory=dict)
     pages: dict[str, Pages] = field(default_factory=dict)
     backends: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def outline(self) -> Outline | None:
+        """What is worked out from the layout once, for all peers.
+
+        Raises:
+            kvreshard.Error: As :meth:`Outline.of`.
+        """
+        return None if self.layout is None else Outline.of(self.layout)
 
     @property
     def why_unknown(self) -> str:

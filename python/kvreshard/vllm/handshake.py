@@ -21,6 +21,7 @@ from kvreshard.vllm.describe import Description
 from kvreshard.vllm.options import Options
 from kvreshard.vllm.peers import Direction, Judged, Peer, meet, share
 from kvreshard.vllm.refusal import refusal
+from kvreshard.vllm.requests import Outline
 from kvreshard.vllm.state import FirstUse
 
 logger = init_logger(f"vllm.{__name__}")  # Below vLLM's own, whose handler and level it takes.
@@ -272,7 +273,10 @@ class Handshakes:
             and all(layout.generation == theirs.generation for layout in known.layouts.values())
         ):
             return Judged(known, mine, theirs)
-        return Judged(meet(mine, theirs, direction, tagged=tagged), mine, theirs)
+        own = self.description.outline
+        if own is None or own.layout is not mine:
+            own = Outline.of(mine)
+        return Judged(meet(own, theirs, direction, tagged=tagged), mine, theirs)
 
 
 class _Questions:

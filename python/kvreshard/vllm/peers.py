@@ -9,7 +9,7 @@ from typing import Literal
 import kvreshard as kvr
 from kvreshard.vllm.landing import Landing
 from kvreshard.vllm.pairs import Pair
-from kvreshard.vllm.requests import Shape
+from kvreshard.vllm.requests import Outline, Shape
 from kvreshard.vllm.shaping import Shaping
 
 Direction = Literal["read", "write"]
@@ -119,24 +119,22 @@ def share(layout: kvr.RankLayout, names: set[str]) -> kvr.RankLayout:
     )
 
 
-def meet(mine: kvr.RankLayout, theirs: kvr.RankLayout, direction: Direction, *, tagged: bool) -> Peer:
+def meet(mine: Outline, theirs: kvr.RankLayout, direction: Direction, *, tagged: bool) -> Peer:
     """The peer that `theirs` is a rank of.
 
     Raises:
         kvreshard.Error: The two engines cannot exchange their caches.
     """
-    local, remote = kvr.Engine.uniform(mine), kvr.Engine.uniform(theirs)
-    route = kvr.route(local=local, remote=remote, direction=direction)
-    shapes = Shape.of(mine), Shape.of(theirs)
+    other = Outline.of(theirs)
     return Peer(
         engine_id=theirs.engine,
-        route=route,
-        rank=mine.tp[0],
+        route=kvr.route(local=mine.engine, remote=other.engine, direction=direction),
+        rank=mine.layout.tp[0],
         size=theirs.tp[1],
         tagged=tagged,
-        mine=shapes[0],
-        theirs=shapes[1],
-        clear=shapes[0].states != shapes[1].states,
+        mine=mine.shape,
+        theirs=other.shape,
+        clear=mine.shape.states != other.shape.states,
     )
 
 

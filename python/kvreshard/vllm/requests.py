@@ -64,6 +64,30 @@ class Shape:
         )
 
 
+@dataclass(frozen=True)
+class Outline:
+    """A rank's layout, and what is worked out from it to meet another.
+
+    Attributes:
+        layout: The layout.
+        engine: The engine that it is a rank of, built alike throughout.
+        shape: What its groups say of block lists.
+    """
+
+    layout: kvr.RankLayout
+    engine: kvr.Engine
+    shape: Shape
+
+    @classmethod
+    def of(cls, layout: kvr.RankLayout) -> Outline:
+        """The outline of a layout.
+
+        Raises:
+            kvreshard.Error: Its engine cannot be built alike throughout, or a block does not hold whole tokens.
+        """
+        return cls(layout, kvr.Engine.uniform(layout), Shape.of(layout))
+
+
 def from_end(blocks: int, tokens: int, block: int) -> int:
     """The first token of `blocks` blocks of which the last holds token `tokens - 1`."""
     return max(0, -(-tokens // block) - blocks) * block

@@ -106,6 +106,8 @@ class PlannedWorker(Handshakes):
         self._generation = generation
         try:
             found = describe(self, self._buffers, self.options, generation)
+            # Worked out now, while no request waits for it.
+            _ = found.outline
         except kvr.Error as problem:
             logger.warning("kvreshard: these caches have no layout that a peer could plan for: %s", problem)
             found = Description(unknown={"layout": str(problem)})
