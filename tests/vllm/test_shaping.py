@@ -17,6 +17,7 @@ set_environment()
 
 import kvreshard as kvr  # noqa: E402  (vLLM reads the environment when it is imported)
 from kvreshard.vllm.pairs import Pair  # noqa: E402
+from kvreshard.vllm.push import PlannedPushWorker  # noqa: E402
 from kvreshard.vllm.rearranging import fewest, order, sample  # noqa: E402
 from kvreshard.vllm.requests import Shape  # noqa: E402
 from kvreshard.vllm.shaping import Job, Part, Shaping  # noqa: E402
@@ -87,6 +88,18 @@ def test_news_comes_last() -> None:
     done(first[1])
     done(second[1])
     assert job.over
+
+
+def test_looking_makes_no_staging() -> None:
+    """The engine's thread looks for lost buffers while the writer's is about to make the first ones."""
+    worker = object.__new__(PlannedPushWorker)
+    worker._send_failures = set()
+    worker._jobs["request"] = Job()
+    done = {"request"}
+    worker._parts_written({}, done, set())
+    assert done == {"request"}
+    assert not worker._jobs
+    assert worker._staging is None
 
 
 def test_price_against_runs() -> None:

@@ -172,7 +172,8 @@ class PlannedPullWorker(PlannedWorker, NixlPullConnectorWorker):
                 done.discard(req_id)
             else:
                 del self._jobs[req_id]
-        self._replace_lost()
+        if not self._jobs:
+            self._replace_lost()
         return done, failed
 
     def _landed(self, chunk: Chunk, bad: bool) -> None:
@@ -184,8 +185,3 @@ class PlannedPullWorker(PlannedWorker, NixlPullConnectorWorker):
         else:
             chunk.landing.scatter(chunk.work, buffer)
         self.staging.give(buffer)
-
-    def _replace_lost(self) -> None:
-        """Begins with new buffers when all are lost."""
-        if self.staging.exhausted and not self._jobs:
-            self._lose_staging()

@@ -267,8 +267,8 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
                 transfers.setdefault(req_id, [])
                 done.discard(req_id)
                 more = more or bool(job.waiting)
-        if self.staging.exhausted and not self._jobs:
-            self._lose_staging()
+        if not self._jobs:
+            self._replace_lost()
         if more:
             self._deferred_push_inbox.put((_GO_ON, [], {}))
             self._push_writer_wake.set()

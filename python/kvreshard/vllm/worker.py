@@ -226,10 +226,14 @@ class PlannedWorker(Handshakes):
             )
         return self._staging
 
-    def _lose_staging(self) -> None:
-        """Begins with new buffers when next needed; peers may still read or write the ones before."""
-        self._lost_staging.append(self.staging)
-        self._staging = None
+    def _replace_lost(self) -> None:
+        """Begins with new buffers when next needed, where all are lost: peers may still read or write those.
+
+        Looks without making any: another thread may be about to.
+        """
+        if self._staging is not None and self._staging.exhausted:
+            self._lost_staging.append(self._staging)
+            self._staging = None
 
     def _prepare(self, link: Link) -> None:
         """Prepares the plan's lists. Lists of our own memory are shared by all plans of one digest."""
