@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 # Files of tests that need no vLLM.
-_ANYWHERE = ("test_formats.py", "test_backends.py", "test_docs.py")
+_ANYWHERE = ("test_formats.py", "test_backends.py", "test_docs.py", "test_harness.py")
 NEEDS_VLLM = "set by make test-vllm, which installs vLLM"
 
 

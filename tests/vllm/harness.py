@@ -154,6 +154,7 @@ def _transfer(case: Case, prefill: Engine, decode: Engine, result: dict[str, Any
         result.setdefault("seconds", []).append(time.perf_counter() - started)
         if done is not True:
             result["errors"].append(done)
+            result |= timings.result()
             return
         used += there
         if looked_at:

@@ -94,6 +94,16 @@ def test_waking_is_met_anew(started: Runs) -> None:
         assert len(started.result("mixed", at)["contact"]) == 2 * case["decode"]["tp"], MIXED[at][0]
 
 
+def test_the_destination_of_a_push_checks(started: Runs) -> None:
+    """What it must not be written it refuses when it adds its source: no registration leaves it, and nobody answers."""
+    names = [name for name, *_ in MIXED]
+    at = names.index("an instruction set whose packing is not known, pushed")
+    assert started.result("mixed", at)["contact"] == []
+    # Here it is the source that refuses, which has been asked.
+    at = names.index("packed into AITER shuffle pages, pushed, conversion off")
+    assert len(started.result("mixed", at)["contact"]) == 1
+
+
 @pytest.mark.parametrize("index", range(len(MIXED)), ids=[name for name, _, _, _ in MIXED])
 def test_mixed(started: Runs, index: int) -> None:
     """Our connector with stock peers, with pages of another interior, and with other options."""
