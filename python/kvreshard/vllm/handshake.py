@@ -105,6 +105,7 @@ class Handshakes:
                             if place[1] not in planned:
                                 continue
                     if notif_agents_only:
+                        self._expect(self._judged(metadata, (place[1], remote_tp_size), "read"))
                         agents[place] = self._add_notif_only_remote_agent(  # type: ignore[attr-defined]
                             metadata, remote_tp_size, metadata.dcp_size
                         )
@@ -114,6 +115,9 @@ class Handshakes:
         except BaseException:
             self._forget(expected_engine_id)
             raise
+
+    def _expect(self, judged: Judged | None) -> None:
+        """Told of each rank that only brings news."""
 
     def _stock_ranks(self, remote_tp_size: int, remote_dcp_size: int) -> list[int]:
         topology = self.transfer_topo
@@ -161,12 +165,12 @@ class Handshakes:
         self._just_judged = (metadata, direction, judged)
         return None if judged is None else judged.peer.ranks
 
-    def _judged(self, metadata: Any, place: tuple[int, int]) -> Judged | None:
+    def _judged(self, metadata: Any, place: tuple[int, int], direction: Direction | None = None) -> Judged | None:
         """As `_judge`, which is not asked again about what it has just been asked."""
         kept, self._just_judged = self._just_judged, None
-        if kept is not None and kept[0] is metadata and kept[1] == self._DIRECTION:
+        if kept is not None and kept[0] is metadata and kept[1] == (direction or self._DIRECTION):
             return kept[2]
-        return self._judge(metadata, place)
+        return self._judge(metadata, place, direction)
 
     def _judge(
         self,

@@ -71,27 +71,13 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
             args, kwargs = args[:6], {**kwargs, "notif_agents_only": True}
         return super()._nixl_handshake(*args, **kwargs)
 
-    def _add_notif_only_remote_agent(self, metadata: Any, remote_tp_size: int, remote_dcp_size: int = 1) -> str:
-        """Loads a producer's agent for news, after checking that what it will write fits."""
-        rank = self._rank_in(metadata)
-        judged = None if rank is None else self._judge(metadata, (rank, remote_tp_size), direction="read")
-        if judged is not None:
-            pair_of(judged.peer, judged.mine, judged.theirs, "read")
-            layers = frozenset(layer.name for layer in judged.theirs.layers)
-            self._sources.setdefault(judged.peer.engine_id, {})[layers] = judged
-        agent: str = super()._add_notif_only_remote_agent(metadata, remote_tp_size, remote_dcp_size)
-        return agent
-
-    @staticmethod
-    def _rank_in(metadata: Any) -> int | None:
-        """The TP rank that the metadata's tag is of; vLLM does not say here."""
-        from kvreshard.vllm import tag as tags
-
-        encoded = getattr(metadata, "kvreshard", None)
-        tag = None if encoded is None else tags.decode(encoded)
-        if tag is None or tag.layout is None:
-            return None
-        return kvr.RankLayout.from_bytes(tag.layout).tp[0]
+    def _expect(self, judged: Judged | None) -> None:
+        """Keeps what a producer's rank will write, after checking that it fits."""
+        if judged is None or not judged.peer.tagged:
+            return
+        pair_of(judged.peer, judged.mine, judged.theirs, "read")
+        layers = frozenset(layer.name for layer in judged.theirs.layers)
+        self._sources.setdefault(judged.peer.engine_id, {})[layers] = judged
 
     def _do_send_reg_notif(self, req_id: str, reg_data: dict[str, Any]) -> None:
         if reg_data["remote_engine_id"] not in self._sources:
@@ -129,7 +115,7 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
         if stages is None:
             return
         finish = meta.region_blocks_to_zero = Finish()
-        for source in stages.values():
+        for source in list(stages.values()):
             peer = source.peer
             if not peer.clear or wanted is None:
                 continue
