@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use kvreshard::check::untagged::{Untagged, UntaggedPeer, check_untagged};
-use kvreshard::check::{Options, StockHandshake, check};
+use kvreshard::check::{Options, Severity, StockHandshake, check};
 use kvreshard::format::{ElementType, PageFormat, Types};
 use kvreshard::layout::{Group, Layer, MemoryKind, Position, RankLayout, RankParts, Region, Segment, Shares};
 use kvreshard::name::Name;
 use kvreshard::wire::RegionTags;
+use kvreshard_fuzz::{Stage, pulse};
 use libfuzzer_sys::fuzz_target;
 
 /// This side of a handshake.
@@ -31,12 +32,16 @@ static LOCAL: LazyLock<RankLayout> = LazyLock::new(|| {
 });
 
 fuzz_target!(|data: &[u8]| {
+    pulse(Stage::Begun);
     if let Ok(layout) = RankLayout::from_bytes(data) {
+        pulse(Stage::Valid);
         // What was read may be written longer, and so over the bound.
         if let Ok(again) = layout.to_bytes() {
             assert_eq!(RankLayout::from_bytes(&again).unwrap(), layout);
         }
-        check(&LOCAL, &layout, &Options::default());
+        if check(&LOCAL, &layout, &Options::default()).of(Severity::Error).next().is_none() {
+            pulse(Stage::Accepted);
+        }
     }
     if let Ok(tags) = RegionTags::from_bytes(data) {
         if let Ok(again) = tags.to_bytes() {

@@ -1,55 +1,65 @@
 //! Any request on any plan: ids and lists that fit the lists they number, and no byte outside a region.
 #![no_main]
 
-use arbitrary::Arbitrary;
+use arbitrary::{Arbitrary, Unstructured};
 use kvreshard::layout::MemoryKind;
 use kvreshard::lower::Pairing;
 use kvreshard::plan::{Direction, Plan};
 use kvreshard::request::{Blocks, Request};
 use kvreshard::{Interval, Side};
-use kvreshard_fuzz::AnyRank;
+use kvreshard_fuzz::{AnyPair, Stage, pulse, turn};
 use libfuzzer_sys::fuzz_target;
 
 #[derive(Arbitrary, Debug)]
 struct Input {
-    local: AnyRank,
-    remote: Option<AnyRank>,
+    pair: AnyPair,
     write: bool,
-    tokens: (u16, u16),
+    more: bool,
+    tokens: (u8, u8),
     wide: Option<(u64, u64)>,
-    blocks: [Vec<AnyBlocks>; 2],
+    blocks: [[AnyBlocks; 2]; 2],
+    odd: u8,
 }
 
 #[derive(Arbitrary, Debug)]
 struct AnyBlocks {
-    ids: Vec<i16>,
-    odd: Option<i32>,
+    count: u8,
+    ids: [u8; 12],
     first: u8,
-    wide: Option<u64>,
+    odd: (i32, u64),
 }
 
 impl AnyBlocks {
-    fn build(&self) -> Blocks {
-        let ids: Vec<i32> = self.ids.iter().take(64).map(|id| i32::from(*id)).chain(self.odd).collect();
-        Blocks::new(&ids[..], self.wide.unwrap_or(u64::from(self.first)))
+    fn build(&self, odd: bool) -> Blocks {
+        // Ids without and with repetition: the first `count` of a turn, or whatever the bytes say.
+        let count = usize::from(self.count % 13);
+        let ids = self.ids.iter().take(count).enumerate().map(|(index, id)| match self.count {
+            0..=191 => (i32::from(self.ids[0]) + i32::try_from(index).unwrap()) % 9,
+            _ => i32::from(*id) % 12,
+        });
+        let ids: Vec<i32> = ids.chain(odd.then_some(self.odd.0)).collect();
+        Blocks::new(&ids[..], if odd { self.odd.1 } else { u64::from(self.first % 8) * 4 })
     }
 }
 
-fuzz_target!(|input: Input| {
-    let Ok(local) = input.local.build() else { return };
-    let remote = match &input.remote {
-        Some(remote) => remote.build(),
-        None => Ok(local.clone()),
-    };
-    let Ok(remote) = remote else { return };
+fuzz_target!(|data: &[u8]| {
+    pulse(Stage::Begun);
+    // Bytes that are missing read as 0, so that short inputs are inputs too.
+    let Ok(input) = Input::arbitrary_take_rest(Unstructured::new(data)) else { return };
+    let Ok((local, remote)) = input.pair.build(turn(data) % 32 == 31) else { return };
     let direction = if input.write { Direction::Write } else { Direction::Read };
     let Ok(plan) = Plan::new(&local, &remote, direction) else { return };
-    let (start, end) = input.wide.unwrap_or((u64::from(input.tokens.0), u64::from(input.tokens.1)));
+    pulse(Stage::Valid);
+    let (start, length) = input.tokens;
+    let usual = (u64::from(start % 64), u64::from(start % 64) + u64::from(length));
+    let (start, end) = input.wide.filter(|_| input.odd % 16 == 15).unwrap_or(usual);
     let Some(tokens) = Interval::new(start, end) else { return };
     let [ours, theirs] = &input.blocks;
-    let build = |side: &Vec<AnyBlocks>| side.iter().take(5).map(AnyBlocks::build).collect();
-    let request = Request::new(tokens, build(ours), build(theirs));
+    let build = |side: &[AnyBlocks], odd| side.iter().map(|blocks| blocks.build(odd)).collect();
+    let request = Request::new(tokens, build(ours, input.odd % 16 == 14), build(theirs, input.odd % 16 == 13));
+    let request = request.with_more(input.more);
     let Ok(pairing) = Pairing::new(&plan, &request) else { return };
+    pulse(Stage::Accepted);
     let Ok(lists) = plan.prepare() else { return };
     let inside = |side: Side, address: u64, bytes: u64| {
         plan.side(side).regions().iter().any(|region| {
