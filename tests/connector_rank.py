@@ -97,7 +97,7 @@ def publish(connector: Any, spec: Spec, arrays: Sequence[Any]) -> kvr.RankLayout
 
 def _serve(pipe: Connection, spec: Spec, seed: int) -> None:
     os.environ.update(spec.environment)
-    from kvreshard.nixl import Connector, leases
+    from kvreshard.nixl import Connector, leases, notices
     from tests import marked
 
     connector = Connector(spec.name, **spec.options)
@@ -156,6 +156,7 @@ def _serve(pipe: Connection, spec: Spec, seed: int) -> None:
         ),
         "raw": lambda: list(raw),
         "lease": lambda seconds: setattr(leases, "LEASE", seconds),
+        "remember": lambda ids: setattr(notices, "MAX_EARLY", ids),
         "sleep": time.sleep,
         "trap": trap,
         "deregister": connector.deregister,

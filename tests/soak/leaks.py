@@ -6,7 +6,8 @@ Two loops. In one, a connector connects a rank process, moves pages by the next 
 whole connectors under names of their own come and go. After every tenth part of the loop this process and the rank are
 looked at: descriptors, threads, resident memory, and what NIXL and the connector hold of this side.
 
-The rank remembers the ids of the last 16,384 requests that it heard of, some 0.4 KiB each: its memory grows by that.
+The rank remembers the ids of the last 16,384 requests that it heard of before it expected them, and as many that are over:
+its memory grows by that. `--remembered 256` makes that few, so that whatever else grows is seen.
 """
 
 from __future__ import annotations
@@ -168,11 +169,13 @@ def _move(here: Connector, rank: Rank, data: bytes, mine: list[Any], turn: int, 
     here.disconnect(peer)
 
 
-def reconnecting(turns: int) -> list[Sample]:
+def reconnecting(turns: int, remembered: int | None = None) -> list[Sample]:
     """One connector, and the same peer connected and disconnected over and over."""
     samples: list[Sample] = []
     with _parties() as (here, mine, rank):
         account = Account(count(here), rank, time.monotonic())
+        if remembered is not None:
+            rank.call("remember", remembered)
         publish(here, SPEC, mine)
         data, theirs = rank.call("metadata"), rank.call("pages")
         for turn in range(turns):
@@ -221,9 +224,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--count", type=int, default=10_000, help="connects, transfers and disconnects")
     parser.add_argument("--connectors", type=int, default=1_000, help="connectors opened and closed")
+    parser.add_argument("--remembered", type=int, help="ids of requests that the rank remembers, of each kind")
     chosen = parser.parse_args()
-    show("One connector; a peer connected, a transfer, disconnected:", reconnecting(chosen.count))
-    show("Connectors opened, a transfer each, closed:", coming_and_going(chosen.connectors))
+    show("One connector; a peer connected, a transfer, disconnected:", reconnecting(chosen.count, chosen.remembered))
+    if chosen.connectors:
+        show("Connectors opened, a transfer each, closed:", coming_and_going(chosen.connectors))
 
 
 if __name__ == "__main__":

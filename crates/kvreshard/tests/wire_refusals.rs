@@ -211,6 +211,45 @@ fn bounds_are_enforced_while_reading() {
 }
 
 #[test]
+fn another_type_is_refused_with_what_belongs_there() {
+    let refused = |field: &str, value: &[u8]| {
+        let mut bytes = vec![0x92, 0x01, 0x81, 0xa0 | u8::try_from(field.len()).unwrap()];
+        bytes.extend(field.bytes());
+        bytes.extend(value);
+        RankLayout::from_bytes(&bytes).unwrap_err().to_string()
+    };
+    let within = |field: &str, inner: &str, value: &[u8]| {
+        let mut item = vec![0x91, 0x81, 0xa0 | u8::try_from(inner.len()).unwrap()];
+        item.extend(inner.bytes());
+        item.extend(value);
+        refused(field, &item)
+    };
+    for (text, expected) in [
+        (refused("layers", &[7]), "an array of at most 16384 elements"),
+        (refused("engine", &[7]), "a text of at most"),
+        (refused("engine", &[0xc4, 1, 0]), "a text of at most"),
+        (within("formats", "extents", &[7]), "a map of at most"),
+        (within("formats", "fingerprint", &[7]), "a bin of at most"),
+        (within("kinds", "segments", &[7]), "an array of at most 4096 elements"),
+    ] {
+        assert!(text.contains(expected), "{text}");
+    }
+}
+
+#[test]
+fn characters_that_do_not_show_are_refused_by_name_and_white_space_of_a_notation_is_none() {
+    let text = refused(|m| m.1.engine = "prefill\u{202e}0".to_owned()).to_string();
+    assert!(text.contains("202e"), "{text}");
+    let mut spread = message();
+    spread.1.formats[0].notation = "h\n  n\n  k[d] v[d]".to_owned();
+    let read = RankLayout::from_bytes(&to_vec_named(&spread).unwrap()).unwrap();
+    assert_eq!(read, RankLayout::from_bytes(&to_vec_named(&message()).unwrap()).unwrap());
+    spread.1.formats[0].notation = "h n\u{7} k[d] v[d]".to_owned();
+    let text = RankLayout::from_bytes(&to_vec_named(&spread).unwrap()).unwrap_err().to_string();
+    assert!(text.contains("\\u{7}"), "{text}");
+}
+
+#[test]
 fn claimed_lengths_allocate_nothing() {
     // An array that says it has 2^32 - 1 elements, a map, a text, a bin, each where one belongs and then nothing.
     for claim in [0xdd_u8, 0xdf, 0xdb, 0xc6] {
