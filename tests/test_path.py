@@ -34,7 +34,14 @@ def test_half_a_gigabyte_a_second_is_slow_for_device_memory_alone(monkeypatch: p
     assert found.slow
     assert found.said.startswith("reads from prefill-0 move 0.5 GB/s: device memory goes a long way round")
     assert "Set UCX_CUDA_IPC_ENABLE_GET_ZCOPY=y before the NIXL agent is made" in found.said
-    assert "UCX_TLS" in judge(peer(), "write", 0.5e9).said
+    written = judge(peer(), "write", 0.5e9).said
+    assert written == (
+        "writes to prefill-0 move 0.5 GB/s: device memory goes a long way round, most likely through TCP. See that "
+        "UCX_TLS leaves cuda_ipc or an RDMA transport in, and what `kvreshard doctor` says"
+    )
+    monkeypatch.setenv("UCX_CUDA_IPC_ENABLE_GET_ZCOPY", "y")
+    assert judge(peer(), "read", 0.5e9).said == written.replace("writes to", "reads from")
+    assert [judge(peer(), "read", rate).slow for rate in (1.99e9, 2e9)] == [True, False]
     assert not judge(peer("DRAM"), "read", 0.5e9).slow
     assert judge(peer(), "read", 300e9).said == "reads from prefill-0 move 300 GB/s"
 
@@ -55,6 +62,21 @@ def test_a_slow_path_is_logged_once_it_is_certain(caplog: pytest.LogCaptureFixtu
         assert len(caplog.records) == 1
         watch(peer("DRAM"), "read", [moved(4 * MIB, 1.0)] * 5)
         assert len(caplog.records) == 1
+
+
+def test_a_transfer_of_a_mebibyte_a_descriptor_tells_of_the_path(caplog: pytest.LogCaptureFixture) -> None:
+    """One without descriptors or bytes does not, and does not keep others from being looked at."""
+    one = peer()
+    with caplog.at_level(logging.WARNING):
+        watch(
+            one,
+            "write",
+            [moved(2 * MIB - 1, 1.0, posted=2), moved(MIB, 1.0), moved(MIB, 0.0), moved(2 * MIB, 1.0, posted=2)],
+        )
+    [record] = caplog.records
+    assert record.getMessage() == judge(one, "write", 2 * MIB).said
+    assert "writes to prefill-0 move 0.0021 GB/s" in record.getMessage()
+    assert one.slow == {"write": 2}
 
 
 def test_a_path_is_timed_and_nothing_is_changed() -> None:

@@ -6,8 +6,8 @@ Two loops. In one, a connector connects a rank process, moves pages by the next 
 whole connectors under names of their own come and go. After every tenth part of the loop this process and the rank are
 looked at: descriptors, threads, resident memory, and what NIXL and the connector hold of this side.
 
-The rank remembers the ids of the last 16,384 requests that it heard of before it expected them, and as many that are over:
-its memory grows by that. `--remembered 256` makes that few, so that whatever else grows is seen.
+The rank remembers the ids of the last 16,384 requests that it heard of before it expected them, and as many that are
+over: its memory grows by that. `--remembered 256` makes that few, so that whatever else grows is seen.
 """
 
 from __future__ import annotations
