@@ -1,0 +1,126 @@
+//! What is heard twice, late or in part, and what is asked at a bound.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::arithmetic_side_effects, clippy::indexing_slicing)]
+
+mod ring_pair;
+
+use kvreshard::Error;
+use kvreshard::ring::{
+    Action, Chunks, Flow, Frame, Message, Receiver, ReceiverEvent, SenderEvent, Session, SlotUse, State,
+};
+use ring_pair::{A, Pair, SLOT, both, chunks, config, name};
+
+const SESSION: Session = Session { receiver: 10, sender: 20 };
+
+fn at(slot: u32, generation: u64) -> SlotUse {
+    SlotUse { slot, generation }
+}
+
+fn messages(actions: &[Action]) -> Vec<Message> {
+    let of = |action: &Action| match action {
+        Action::Send { frame, .. } => Some(frame.message.clone()),
+        _ => None,
+    };
+    actions.iter().filter_map(of).collect()
+}
+
+#[test]
+fn progress_tells_how_many_chunks_are_in_the_pages() {
+    let mut pair = Pair::new(Flow::Push, config(2, 1), config(2, 1));
+    assert!(pair.receiver.progress(A, &name("r")).is_none());
+    pair.stalled = true;
+    pair.offer("r", 3, None);
+    pair.want("r", 3);
+    let progress = |pair: &Pair| pair.receiver.progress(A, &name("r")).map(|progress| (progress.done, progress.chunks));
+    assert_eq!(progress(&pair), Some((0, 3)));
+    pair.send(SenderEvent::Gathered { slot: 0, ok: true });
+    pair.send(SenderEvent::WriteEnded { slot: 0, ok: true });
+    assert_eq!(progress(&pair), Some((1, 3)));
+    assert!(pair.receiver.progress(A, &name("s")).is_none());
+    pair.receive(ReceiverEvent::Cancel { peer: A, request: name("r") });
+    assert!(pair.receiver.progress(A, &name("r")).is_none());
+}
+
+#[test]
+fn offers_have_bounds() {
+    let mut pair = Pair::new(Flow::Push, config(2, 1), config(2, 1));
+    let offer = |request: &str, chunks| SenderEvent::Offer { peer: A, request: name(request), chunks, lease: None };
+    let before = pair.sender.clone();
+    let big = Chunks::new(2 * SLOT, SLOT + 1).unwrap();
+    let error = pair.sender.on(offer("big", big)).unwrap_err();
+    assert!(matches!(error, Error::Limit { found, limit: SLOT, .. } if found == SLOT + 1), "{error}");
+    assert_eq!(pair.sender, before);
+    for request in ["a", "b", "c", "d"] {
+        pair.send(offer(request, chunks(1)));
+    }
+    let error = pair.sender.on(offer("e", chunks(1))).unwrap_err();
+    assert!(matches!(error, Error::Limit { found: 5, limit: 4, .. }), "{error}");
+    assert!(matches!(pair.sender.on(offer("a", chunks(1))).unwrap_err(), Error::Ring { .. }), "offered twice");
+    // One that is asked for makes room, and slots smaller than a chunk's most are no reason to refuse a short one.
+    pair.want("a", 1);
+    pair.send(offer("e", Chunks::new(5, 5).unwrap()));
+}
+
+#[test]
+fn a_want_heard_again_after_the_end_is_no_new_request() {
+    both(|flow| {
+        let mut receiver = Receiver::new(config(2, 1), 10).unwrap();
+        receiver.on(ReceiverEvent::PeerUp { peer: A, session: SESSION, flow, slots: 2 }).unwrap();
+        let want = ReceiverEvent::Want { peer: A, request: name("r"), chunks: chunks(1), deadline: None };
+        let wanted = receiver.on(want).unwrap();
+        let want = wanted.iter().find_map(|action| match action {
+            Action::Send { frame, .. } if matches!(frame.message, Message::Want { .. }) => Some(frame.clone()),
+            _ => None,
+        });
+        let mut pair = Pair::new(flow, config(2, 1), config(2, 1));
+        pair.offer("r", 1, None);
+        pair.want("r", 1);
+        assert_eq!(pair.finished("r"), 2);
+        let actions = pair.sender.on(SenderEvent::Message { peer: A, frame: want.unwrap() }).unwrap();
+        assert!(!actions.iter().any(|action| matches!(action, Action::Report(_))), "{actions:?}");
+        assert!(!pair.sender.is_asked(A, &name("r")));
+    });
+}
+
+#[test]
+fn an_earlier_use_of_a_slot_is_not_read_again() {
+    let mut receiver = Receiver::new(config(2, 1), 10).unwrap();
+    receiver.on(ReceiverEvent::PeerUp { peer: A, session: SESSION, flow: Flow::Pull, slots: 1 }).unwrap();
+    let want = ReceiverEvent::Want { peer: A, request: name("r"), chunks: chunks(3), deadline: None };
+    let actions = receiver.on(want).unwrap();
+    let ticket = messages(&actions).into_iter().find_map(|message| match message {
+        Message::Want { ticket, .. } => Some(ticket),
+        _ => None,
+    });
+    let shipped = |generation, sequence| {
+        let message = Message::Shipped { at: at(0, generation), ticket: ticket.unwrap(), sequence };
+        ReceiverEvent::Message { peer: A, frame: Frame { session: SESSION, message } }
+    };
+    // The second use of the peer's slot is read and scattered, then the first is heard of.
+    let actions = receiver.on(shipped(2, 1)).unwrap();
+    assert!(actions.iter().any(|action| matches!(action, Action::Read(_))), "{actions:?}");
+    receiver.on(ReceiverEvent::ReadEnded { slot: 0, ok: true }).unwrap();
+    let before = receiver.clone();
+    assert_eq!(receiver.on(shipped(1, 0)).unwrap(), []);
+    assert_eq!(receiver, before);
+    // The same use again: it is over, and the peer is told once more.
+    assert_eq!(messages(&receiver.on(shipped(2, 1)).unwrap()), [Message::Consumed { at: at(0, 2) }]);
+}
+
+#[test]
+fn a_grant_of_a_session_that_is_over_comes_back_unless_its_slot_is_being_filled() {
+    let mut pair = Pair::new(Flow::Push, config(4, 2), config(4, 1));
+    pair.stalled = true;
+    pair.offer("r", 1, None);
+    pair.want("r", 1);
+    assert_eq!(pair.sender.count(State::Gathering), 1);
+    pair.send(SenderEvent::PeerDown { peer: A });
+    let grant = |at| SenderEvent::Message {
+        peer: A,
+        frame: Frame { session: SESSION, message: Message::Grant { at, bytes: SLOT } },
+    };
+    assert_eq!(pair.sender.on(grant(at(0, 1))).unwrap(), [], "a kernel's chunk is on its way there");
+    for other in [at(0, 2), at(1, 1), at(3, 1)] {
+        let actions = pair.sender.on(grant(other)).unwrap();
+        assert_eq!(messages(&actions), [Message::Returned { at: other }]);
+    }
+}
