@@ -117,6 +117,24 @@ fuzz: tools-present ## Fuzz every target for SECONDS each, 60 where not given (n
 	    $(FUZZ_USUAL) -max_total_time=$(or $(SECONDS),60) $(FUZZ_FLAGS)); \
 	done
 
+# The tests that are fastest to fail for a fault in each module, and need nothing of the rest.
+MUTANTS_wire := --test wire --test wire_names --test wire_refusals --test attacks
+MUTANTS_ring := --lib --test ring_edges --test ring_machines --test ring_messages --test ring_requests --test ring_random
+MUTANTS_lower := --lib --test descriptors --test parallel --test plan_properties --test plan_soak
+MUTANTS_plan := $(MUTANTS_lower)
+MUTANTS_verify := --lib
+
+.PHONY: mutants
+mutants: tools-present ## Change the Rust code in one place after another and see that a test fails: MODULES of those above, SHARD=0/8 of each (needs cargo-mutants)
+	@cargo mutants --version >/dev/null 2>&1 || { echo "error: cargo-mutants is missing: cargo install --locked cargo-mutants" >&2; exit 1; }
+	@set -e; export CARGO_PROFILE_TEST_OPT_LEVEL=0 CARGO_PROFILE_TEST_DEBUG=0 CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=0; \
+	export PROPTEST_MAX_SHRINK_ITERS=0 PROPTEST_DISABLE_FAILURE_PERSISTENCE=1 SOAK_SHRINK=0 SOAK_PAIRS=250; \
+	run() { module=$$1; shift; (set -x; cargo mutants -p kvreshard -f "**/src/$$module.rs" -f "**/src/$$module/**" --timeout 40 \
+	  --sharding round-robin --shard $(or $(SHARD),0/1) -o target/mutants-$$module $$(printf -- '--cargo-arg=%s ' --locked $$*)) || \
+	  case $$? in 2|3) ;; *) exit 1 ;; esac; }; \
+	$(foreach module,$(or $(MODULES),wire ring lower plan verify),run $(module) $(MUTANTS_$(module));) \
+	cat target/mutants-*/mutants.out/missed.txt
+
 .PHONY: soak-plan
 soak-plan: tools-present ## Plan PAIRS random pairs (100,000 where not given) from SEED on, against brute force; a failure is shrunk and kept
 	SOAK_PAIRS=$(or $(PAIRS),100000) SOAK_SEED=$(or $(SEED),$(shell date +%s)) \
@@ -141,7 +159,7 @@ soak: $(TEST)/built ## Six ranks, random transfers and faults for SECONDS (600),
 
 .PHONY: soak-leaks
 soak-leaks: $(TEST)/built ## COUNT (10000) connects, transfers, disconnects, and a tenth as many connectors: what is held meanwhile
-	$(TEST)/bin/python -m tests.soak.leaks --count $(or $(COUNT),10000) --connectors $$(( $(or $(COUNT),10000) / 10 ))
+	$(TEST)/bin/python -m tests.soak.leaks --count $(or $(COUNT),10000) --connectors $$(( $(or $(COUNT),10000) / 10 )) $(LEAKS_FLAGS)
 
 .PHONY: clean
 clean: ## Remove everything that was built or installed here
