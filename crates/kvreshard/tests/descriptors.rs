@@ -116,3 +116,31 @@ fn a_row_of_more_than_2_to_the_31_pages_is_refused_by_name() {
         }
     }
 }
+
+/// Tables are what NIXL is given; descriptors are what is looked at elsewhere. Buffers are used again.
+#[test]
+fn tables_hold_the_descriptors_and_nothing_of_before() {
+    let rank = |engine, notation| Rank { layers: 2, ..Rank::new(engine, (0, 1), notation, 2, &[("n", 4), ("d", 4)]) };
+    let (local, remote) = (rank("d", "h n k[d] v[d]").build(), rank("p", "n h k[d] v[d]").build());
+    let plan = Plan::new(&local, &remote, Direction::Read).unwrap();
+    let prepared = plan.prepare().unwrap();
+    let (mut here, mut there) = (vec![[7; 3]; 5], vec![[7; 3]]);
+    for tokens in [16, 7, 4] {
+        let pairing = Pairing::new(&plan, &request(tokens, &[5, 1, 2, 0], &[3, 4, 5, 7])).unwrap();
+        pairing.write_lists(&prepared, 0, &mut here, &mut there).unwrap();
+        let lists = pairing.lists(&prepared, 0).unwrap();
+        assert!(!lists.is_empty());
+        let of = |one: &kvreshard::lower::Descriptor| {
+            ([one.local, one.length, one.local_device.into()], [one.remote, one.length, one.remote_device.into()])
+        };
+        assert_eq!(
+            here.iter().copied().zip(there.iter().copied()).collect::<Vec<_>>(),
+            lists.iter().map(of).collect::<Vec<_>>()
+        );
+        assert_eq!(here.len(), there.len());
+    }
+    // A list that the plan does not have is empty.
+    let pairing = Pairing::new(&plan, &request(4, &[0], &[0])).unwrap();
+    pairing.write_lists(&prepared, 9, &mut here, &mut there).unwrap();
+    assert!(here.is_empty() && there.is_empty());
+}
