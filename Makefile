@@ -121,7 +121,7 @@ fuzz: tools-present ## Fuzz every target for SECONDS each, 60 where not given (n
 MUTANTS_wire := --test wire --test wire_names --test wire_refusals --test attacks
 MUTANTS_ring := --lib --test ring_edges --test ring_machines --test ring_messages --test ring_requests --test ring_random
 MUTANTS_lower := --lib --test descriptors --test pairing --test parallel --test plan --test plan_properties --test plan_soak
-MUTANTS_plan := $(MUTANTS_lower)
+MUTANTS_plan := $(MUTANTS_lower) --test attacks --test check --test plan_order
 MUTANTS_verify := --lib
 
 .PHONY: mutants
