@@ -231,6 +231,8 @@ fn another_type_is_refused_with_what_belongs_there() {
         (within("formats", "extents", &[7]), "a map of at most"),
         (within("formats", "fingerprint", &[7]), "a bin of at most"),
         (within("kinds", "segments", &[7]), "an array of at most 4096 elements"),
+        (refused("layers", &[0x91, 0x93, 0xa1, b'x', 0, 7]), "an array of at most 4096 elements"),
+        (refused("layers", &[0x91, 0x93, 0xc3, 0, 0x90]), "a text, or an array of a template"),
     ] {
         assert!(text.contains(expected), "{text}");
     }
