@@ -83,3 +83,18 @@ fn as_many_formats_as_a_message_may_have_are_written_and_not_one_more() {
     let error = of(MAX_FORMATS + 1).to_bytes().unwrap_err();
     assert!(matches!(error, Error::Limit { found: 1025, limit: 1024, .. }), "{error}");
 }
+
+#[test]
+fn formats_of_equal_bytes_keep_their_own_notation() {
+    let layer = |number: usize, notation: &str| {
+        let page = format(notation, &[("n", 2), ("d", 4)], "u8");
+        let segment = Segment::new(0, page, 0, 1, 8, Shares::default()).unwrap();
+        Layer::new(format!("layers.{number}"), vec![segment], 0, []).unwrap()
+    };
+    let notations = ["n k[d]", "n k[d/2 d%2]", "n k[d]", "n (k[d])"];
+    let mut parts = named(&["x"]).parts().clone();
+    parts.layers = notations.iter().enumerate().map(|(number, notation)| layer(number, notation)).collect();
+    let read = RankLayout::from_bytes(&RankLayout::new(parts).unwrap().to_bytes().unwrap()).unwrap();
+    let found = read.layers().iter().map(|layer| layer.segments().first().unwrap().format().notation().to_owned());
+    assert_eq!(found.collect::<Vec<_>>(), notations);
+}
