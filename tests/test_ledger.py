@@ -199,6 +199,6 @@ def test_control_messages_have_a_bound_and_what_does_not_print_is_spelled_out() 
     assert control.decode(control.encode(most)) == most
     assert control.decode(control.encode(control.Hello(bytes(MAX_MESSAGE + 1)))) is None
     assert control.decode(control.encode(most) + bytes(MAX_ID)) is None
-    text = "a b\n\u202e\x07c"
+    text = "é b\n\u202e\x07c"
     refused = control.decode(control.encode(control.Refused("r", text)))
-    assert refused == control.Refused("r", "a b\\n\\u202e\\x07c")
+    assert refused == control.Refused("r", "é b\\n\\u202e\\x07c")

@@ -77,6 +77,11 @@ def test_a_transfer_of_a_mebibyte_a_descriptor_tells_of_the_path(caplog: pytest.
     assert record.getMessage() == judge(one, "write", 2 * MIB).said
     assert "writes to prefill-0 move 0.0021 GB/s" in record.getMessage()
     assert one.slow == {"write": 2}
+    with caplog.at_level(logging.WARNING):
+        watch(one, "write", [moved(4 * MIB, 0.0001), *[moved(2 * MIB, 1.0)] * 3])
+        assert len(caplog.records) == 1, "said once, whatever comes between"
+        watch(one, "read", [moved(2 * MIB, 1.0)] * 2)
+    assert caplog.records[1].getMessage().startswith("reads from prefill-0 move ")
 
 
 def test_a_path_is_timed_and_nothing_is_changed() -> None:
