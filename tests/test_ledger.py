@@ -11,10 +11,11 @@ import pytest
 pytest.importorskip("nixl")
 
 from kvreshard.nixl import LeaseEnded, Released, TransferError, control, notices
-from kvreshard.nixl.control import MAX_ID, MAX_MESSAGE, Ask, Confirmed, Done, Gone, Held, Message
+from kvreshard.nixl.control import MAX_ID, Ask, Confirmed, Done, Gone, Held, Message
 from kvreshard.nixl.leases import RENEW, RESEND, RESEND_MOST, Lease
 from kvreshard.nixl.notices import Kind, Ledger, Notice, encode
 from kvreshard.nixl.peer import Peer
+from kvreshard.nixl.wire import MAX_MESSAGE
 
 
 def told(id: str, senders: int = 1, kind: Kind = Kind.READ) -> bytes:
@@ -130,6 +131,11 @@ def lease() -> tuple[Lease, Said]:
     return Lease(peer, "r", said, token=9), said
 
 
+def verdict(one: Lease) -> str:
+    """It changes between two looks, which a type checker would not think."""
+    return one.verdict
+
+
 def test_an_unanswered_question_is_asked_again_after_twice_the_time() -> None:
     one, said = lease()
     now, wait = 100.0, RESEND
@@ -151,7 +157,7 @@ def test_a_lease_is_asked_for_anew_before_it_runs_out() -> None:
     one.keep(0.0)
     said.take()
     one.hear(Held("r", 5, 10_000), 1.0)
-    assert one.verdict == "held"
+    assert verdict(one) == "held"
     one.keep(1.0 + 0.999 * RENEW * 10)
     assert said.take() == []
     one.keep(1.0 + RENEW * 10)
@@ -162,7 +168,7 @@ def test_a_read_that_is_done_is_confirmed_once_and_for_all() -> None:
     one, said = lease()
     one.keep(0.0)
     one.hear(Confirmed("r"), 0.0)
-    assert one.verdict == "asking", "nothing was asked to be confirmed yet"
+    assert verdict(one) == "asking", "nothing was asked to be confirmed yet"
     one.hear(Held("r", 5, 10_000), 0.0)
     said.take()
     one.end(1.0)
@@ -173,7 +179,7 @@ def test_a_read_that_is_done_is_confirmed_once_and_for_all() -> None:
     assert said.take() == [], "the pages are not needed any longer"
     one.hear(Confirmed("r"), 2.0)
     one.hear(Gone("r"), 2.0)
-    assert one.verdict == "confirmed"
+    assert verdict(one) == "confirmed"
     one.end(60.0)
     assert said.take() == []
 
@@ -184,13 +190,13 @@ def test_pages_that_are_gone_stay_gone() -> None:
         one.keep(0.0)
         for message in ends:
             one.hear(message, 0.0)
-        assert one.verdict == "gone"
+        assert verdict(one) == "gone"
         said.take()
         one.hear(Held("r", 7, 1000), 0.0)
         one.hear(Confirmed("r"), 0.0)
         one.end(9.0)
         one.keep(9.0)
-        assert one.verdict == "gone"
+        assert verdict(one) == "gone"
         assert said.take() == []
 
 
