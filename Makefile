@@ -125,7 +125,7 @@ MUTANTS_plan := $(MUTANTS_lower) --test attacks --test check --test plan_order
 MUTANTS_verify := --lib
 
 .PHONY: mutants
-mutants: tools-present ## Change the Rust code in one place after another and see that a test fails: MODULES of those above, SHARD=0/8 of each (needs cargo-mutants)
+mutants: tools-present ## Change the Rust code in one place after another and see that a test fails: MODULES (wire ring lower plan verify), SHARD=0/8 of each (needs cargo-mutants)
 	@cargo mutants --version >/dev/null 2>&1 || { echo "error: cargo-mutants is missing: cargo install --locked cargo-mutants" >&2; exit 1; }
 	@set -e; export CARGO_PROFILE_TEST_OPT_LEVEL=0 CARGO_PROFILE_TEST_DEBUG=0 CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=0; \
 	export PROPTEST_MAX_SHRINK_ITERS=0 PROPTEST_DISABLE_FAILURE_PERSISTENCE=1 SOAK_SHRINK=0 SOAK_PAIRS=250; \
