@@ -120,7 +120,7 @@ fuzz: tools-present ## Fuzz every target for SECONDS each, 60 where not given (n
 # The tests that are fastest to fail for a fault in each module, and need nothing of the rest.
 MUTANTS_wire := --test wire --test wire_names --test wire_refusals --test attacks
 MUTANTS_ring := --lib --test ring_edges --test ring_machines --test ring_messages --test ring_requests --test ring_random
-MUTANTS_lower := --lib --test descriptors --test pairing --test parallel --test plan --test plan_properties --test plan_soak
+MUTANTS_lower := --lib --test descriptors --test tables --test pairing --test parallel --test plan --test plan_properties --test plan_soak
 MUTANTS_plan := $(MUTANTS_lower) --test attacks --test check --test plan_order
 MUTANTS_verify := --lib
 

@@ -156,3 +156,49 @@ fn join_family(members: &[&Lane], work: &mut Work) -> Result<Option<Lane>> {
         copies,
     }))
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::arithmetic_side_effects)]
+mod tests {
+    use super::*;
+    use crate::format::{PageFormat, Types};
+    use crate::layout::{Group, Layer, MemoryKind, Position, RankParts, Region, Shares};
+
+    const BASE: u64 = 1 << 20;
+
+    /// A rank with one region of four pages of 100 bytes.
+    fn rank() -> RankLayout {
+        let regions = vec![Region::new(BASE, 400, 0, MemoryKind::Dram).unwrap()];
+        let extents = BTreeMap::from([("n".to_owned(), 10), ("d".to_owned(), 10)]);
+        let format = PageFormat::new("n d k[]", &extents, &Types::all("u8".parse().unwrap())).unwrap();
+        let pages = Segment::new(0, format, 0, 4, 100, Shares::default()).unwrap();
+        let (groups, layers) = (vec![Group::PLAIN], vec![Layer::new("l", vec![pages], 0, None).unwrap()]);
+        let (engine, position) = ("e".to_owned(), Position::ALONE);
+        RankLayout::new(RankParts { engine, generation: 0, position, regions, groups, layers }).unwrap()
+    }
+
+    /// A lane that copies 10 bytes from `local` of each local page to `remote` of each remote one.
+    fn lane(local: u64, remote: u64, pages: u64) -> Lane {
+        let track = Track { region: 0, stride: 100, pages, address: BASE };
+        let copies: Arc<[Copy]> = Arc::new([Copy { run: 10, loops: Vec::new(), local, remote }]);
+        Lane { pair: 0, cell: 0, local: track, remote: track, copies: copies.clone(), nests: copies }
+    }
+
+    #[test]
+    fn a_lane_that_leaves_its_region_on_either_side_is_refused() {
+        let rank = rank();
+        let proven = |lane: Lane| lane.prove(&rank, &rank);
+        let outside = Err(Error::Overflow { term: "a planned run outside its region".to_owned() });
+        // The last page's last byte is the region's.
+        assert_eq!(proven(lane(90, 90, 4)), Ok(()));
+        assert_eq!(proven(lane(91, 0, 4)), outside);
+        assert_eq!(proven(lane(0, 91, 4)), outside);
+        assert_eq!(proven(lane(0, 0, 5)), outside);
+        let mut elsewhere = lane(0, 0, 1);
+        elsewhere.remote.region = 1;
+        assert_eq!(proven(elsewhere), Err(Error::Overflow { term: "region index".to_owned() }));
+        let mut wrapped = lane(0, 0, 4);
+        wrapped.local.address = u64::MAX;
+        assert_eq!(proven(wrapped), Err(Error::Overflow { term: "address of the last page".to_owned() }));
+    }
+}

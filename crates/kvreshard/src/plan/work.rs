@@ -38,3 +38,35 @@ impl Work {
         affordable
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::arithmetic_side_effects)]
+mod tests {
+    use super::*;
+    use crate::error::Error;
+
+    #[test]
+    fn looking_ends_at_the_limit_and_an_empty_cell_counts() {
+        let refused = |found| {
+            let what = "copies to work out for one plan".to_owned();
+            Err(Error::Limit { what, found, limit: MAX_PLAN_COPIES })
+        };
+        let mut work = Work::default();
+        work.look_at(MAX_PLAN_COPIES - 2).unwrap();
+        work.look_at(0).unwrap();
+        assert_eq!(work.look_at(0), refused(MAX_PLAN_COPIES + 1));
+        assert_eq!(Work::default().look_at(MAX_PLAN_COPIES), refused(MAX_PLAN_COPIES + 1));
+        assert_eq!(Work::default().look_at(u64::MAX), refused(u64::MAX));
+    }
+
+    #[test]
+    fn runs_that_are_not_affordable_are_not_spent() {
+        let mut work = Work::default();
+        assert!(work.affords(MAX_PLAN_RUNS - 1));
+        assert!(!work.affords(2));
+        assert!(!work.affords(u64::MAX));
+        assert!(work.affords(1));
+        assert!(!work.affords(1));
+        assert!(work.affords(0));
+    }
+}
