@@ -306,6 +306,7 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=1024, help="MiB of a large request, all ranks together")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--ranks", default="", help="topologies whose name contains this, such as 'TP 2 to TP 2'")
     parser.add_argument("--ways", default="", help="only these, such as r-packed,w-packed")
     parser.add_argument("--staging", type=int, default=3072, help="MiB of staging of a rank")
     parser.add_argument("--slot", type=int, help="MiB of a slot; 256 on one device, 128 on several where not given")
@@ -321,7 +322,8 @@ def main() -> None:
     if arguments.device != "cpu":
         names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     print(f"{len(names)} x {names[0]}, torch {torch.__version__}, kvreshard {kvr.__version__}")
-    rows = [row for topology in topologies(arguments.device) for row in table(topology, arguments)]
+    wanted = [topology for topology in topologies(arguments.device) if arguments.ranks in topology.name]
+    rows = [row for topology in wanted for row in table(topology, arguments)]
     if arguments.json:
         with open(arguments.json, "w") as file:
             json.dump({"devices": names, "rows": rows}, file, indent=1)
