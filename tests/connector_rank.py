@@ -112,6 +112,7 @@ def _serve(pipe: Connection, spec: Spec, seed: int) -> None:
     arrays = placed(spec, spec.arrays(seed))
     publish(connector, spec, arrays)
     events: list[Any] = []
+    reasons: list[str] = []
     peers: dict[str, Any] = {}
 
     def connect(data: bytes, options: dict[str, Any]) -> str:
@@ -155,6 +156,7 @@ def _serve(pipe: Connection, spec: Spec, seed: int) -> None:
             peers[peer], to_request(request), id=id, **options
         ),
         "raw": lambda: list(raw),
+        "reasons": lambda: reasons,
         "lease": lambda seconds: setattr(leases, "LEASE", seconds),
         "remember": lambda ids: setattr(notices, "MAX_EARLY", ids),
         "sleep": time.sleep,
@@ -184,6 +186,7 @@ def _serve(pipe: Connection, spec: Spec, seed: int) -> None:
         try:
             if name == "events":
                 pipe.send((True, [(type(event).__name__, getattr(event, "id", "")) for event in events]))
+                reasons += [repr(event.reason) for event in events if hasattr(event, "reason")]
                 events.clear()
             else:
                 pipe.send((True, commands[name](*arguments)))

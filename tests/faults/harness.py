@@ -157,6 +157,11 @@ class Scene:
         while not set(wanted) <= set(found):
             assert time.monotonic() < ends, f"waited for {wanted}, the victim saw {found}"
             found += self.victim.call("events", during=self)
+            # An answer that is there at once leaves no time for this side's progress, which theirs may need.
+            self.poll(timeout=0.002)
+            for name, id in wanted:
+                if name == "Finished" and ("Failed", id) in found:
+                    raise AssertionError(f"{id} failed at the victim: {self.victim.call('reasons', during=self)}")
 
     # Faults
 
