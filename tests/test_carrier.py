@@ -24,7 +24,7 @@ class Fence:
 def carrier(**fields: Any) -> Any:
     """One with these fields, and nothing to do."""
     made = Carrier.__new__(Carrier)
-    nothing = {"_unsent": deque(), "_todo": deque(), "_kernels": [], "_flights": [], "desk": None}
+    nothing: dict[str, Any] = {"_unsent": deque(), "_todo": deque(), "_kernels": [], "_flights": [], "desk": None}
     for name, value in {**nothing, **fields}.items():
         setattr(made, name, value)
     return made
