@@ -552,6 +552,14 @@ class RankLayout:
     def groups(self) -> list[Group]:
         """The groups."""
     @property
+    def tokens_per_block(self) -> list[int | None]:
+        """Tokens in a block of each group, counted over all context-parallel ranks; ``None`` where it holds states.
+
+        Raises:
+            LayoutError: A block does not hold a whole number of tokens.
+            ArithmeticOverflow: A number of tokens does not fit 64 bits.
+        """
+    @property
     def layers(self) -> list[Layer]:
         """The layers, in the order given, with every segment's ``holds`` filled in."""
     def to_bytes(self) -> bytes:
@@ -751,6 +759,13 @@ class Plan:
     @property
     def runs_per_page(self) -> int:
         """Runs of all layers for each page of the local side, rounded up."""
+    @property
+    def pages(self) -> tuple[int, int]:
+        """Pages of all layers in one period, local and remote."""
+    @property
+    def pages_alike(self) -> bool:
+        """Whether pages hold as many tokens or states on both sides, in all groups that meet: then each ends where its
+        like does."""
     @property
     def bytes(self) -> int:
         """Bytes of all layers in one period."""

@@ -169,3 +169,15 @@ def test_a_part_with_more_to_come() -> None:
         plan.ids(part)
     assert caught.value.field == "tokens end"
     assert int(plan.lists(part)[0][:, 1].sum()) == 6 * 4 * 16
+
+
+def test_what_groups_say_of_blocks() -> None:
+    layout = samples()["RankLayout"]
+    # States; two pages of 16 tokens on each of two ranks; two pages of a group without a layer, a quarter of a token each.
+    assert layout.tokens_per_block == [None, 64, 1]
+
+
+def test_pages_of_a_plan() -> None:
+    plan = kvr.plan(rank(layers=3), rank(layers=3, side="remote"))
+    assert plan.pages == (3, 3)
+    assert plan.pages_alike is True

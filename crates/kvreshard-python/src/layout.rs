@@ -101,6 +101,11 @@ impl RankLayout {
     }
 
     #[getter]
+    fn tokens_per_block(&self, py: Python<'_>) -> PyResult<Vec<Option<u64>>> {
+        (0..self.0.groups().len()).map(|group| self.0.tokens_per_block(group).raised(py)).collect()
+    }
+
+    #[getter]
     fn layers(&self) -> Vec<Layer> {
         // A layout is valid when made, so every segment's region exists.
         self.0.layers().iter().filter_map(|layer| Layer::of(layer, self.0.regions())).collect()

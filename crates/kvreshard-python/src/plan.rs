@@ -108,6 +108,16 @@ impl Plan {
     }
 
     #[getter]
+    fn pages(&self) -> (u64, u64) {
+        self.0.summary.pages
+    }
+
+    #[getter]
+    fn pages_alike(&self) -> bool {
+        self.0.plan.pages_alike()
+    }
+
+    #[getter]
     fn bytes(&self) -> u64 {
         self.0.summary.bytes
     }

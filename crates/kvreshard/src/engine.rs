@@ -75,12 +75,20 @@ impl Engine {
             ));
         }
         let mut ranks = Vec::new();
+        let mut resized = None;
         for other in 0..size {
             if other == position.tp.rank() {
                 ranks.push(rank.clone());
                 continue;
             }
-            let mut parts = RankParts { layers: Vec::new(), regions: Vec::new(), ..rank.parts().clone() };
+            let mut parts = RankParts {
+                engine: rank.engine().to_owned(),
+                generation: rank.generation(),
+                position,
+                regions: Vec::new(),
+                groups: rank.groups().to_vec(),
+                layers: Vec::new(),
+            };
             parts.position.tp = Place::new(other, size)?;
             let context = position.cp.place().size();
             let turn = add(position.cp.place().rank(), context, "cp rank")?;
@@ -88,7 +96,7 @@ impl Engine {
             let place = Place::new(rem(moved, context, "cp rank")?, context)?;
             parts.position.cp = ContextParallel::new(place, position.cp.interleave())?;
             for layer in rank.layers() {
-                let layer = alike(layer, &mut parts)?;
+                let layer = alike(layer, &mut parts, &mut resized)?;
                 parts.layers.push(layer);
             }
             ranks.push(RankLayout::new(parts)?);
@@ -102,9 +110,36 @@ impl Engine {
     }
 }
 
+/// The format that was made last for other extents: making one reads its notation anew, and most layers are built alike.
+#[derive(Debug)]
+struct Resized {
+    format: PageFormat,
+    extents: BTreeMap<String, u64>,
+    made: PageFormat,
+}
+
+impl Resized {
+    /// `format` with these extents: the last one where it was made of the same.
+    fn of(last: &mut Option<Self>, format: &PageFormat, extents: BTreeMap<String, u64>) -> Result<PageFormat> {
+        // What has the same bytes here need not have them there: an axis of one index leaves no trace, wherever it is written.
+        let alike = |last: &&Self| {
+            last.extents == extents
+                && last.format == *format
+                && last.format.notation() == format.notation()
+                && last.format.extents() == format.extents()
+        };
+        if let Some(last) = last.as_ref().filter(alike) {
+            return Ok(last.made.clone());
+        }
+        let made = format.with_extents(&extents)?;
+        *last = Some(Self { format: format.clone(), extents, made: made.clone() });
+        Ok(made)
+    }
+}
+
 /// `layer` at another rank: one page a segment, each in a region of its own at address 0. Planes, one segment a member, become as
 /// many as the other rank holds.
-fn alike(layer: &Layer, parts: &mut RankParts) -> Result<Layer> {
+fn alike(layer: &Layer, parts: &mut RankParts, resized: &mut Option<Resized>) -> Result<Layer> {
     let mut segments = Vec::new();
     let mut planes: Vec<&PageFormat> = Vec::new();
     for segment in layer.segments() {
@@ -128,7 +163,7 @@ fn alike(layer: &Layer, parts: &mut RankParts) -> Result<Layer> {
                 shares.extend(members.map(|member| Shares::new([(axis.clone(), member)])));
             }
         }
-        let format = segment.format().with_extents(&extents)?;
+        let format = Resized::of(resized, segment.format(), extents)?;
         let bytes = format.page_bytes();
         for held in shares {
             let like = parts.regions.len();

@@ -131,6 +131,46 @@ fn an_engine_of_planes_is_made_by_the_rule() {
     }
 }
 
+/// With one head two notations mean the same bytes; with two heads they do not.
+#[test]
+fn layers_alike_here_need_not_be_alike_at_another_rank() {
+    let notations = ["h n k[d]", "n h k[d]", "n h k[d]"];
+    let mut parts =
+        Rank { layers: 3, ..Rank::new("p", (0, 2), notations[0], 3, &[("n", 4), ("d", 8)]) }.build().parts().clone();
+    for (layer, notation) in parts.layers.iter_mut().zip(notations) {
+        let segment = &layer.segments()[0];
+        let page = format(notation, &[("h", 1), ("n", 4), ("d", 8)], "bf16");
+        assert_eq!(&page, segment.format());
+        let segment = Segment::new(segment.region(), page, 0, 8, segment.page_stride(), Shares::default()).unwrap();
+        *layer = Layer::new(layer.name(), vec![segment], 0, [(name("h"), 3)]).unwrap();
+    }
+    let engine = Engine::uniform(&RankLayout::new(parts).unwrap()).unwrap();
+    for (layer, notation) in engine.ranks()[1].layers().iter().zip(notations) {
+        let page = format(notation, &[("h", 2), ("n", 4), ("d", 8)], "bf16");
+        assert_eq!(layer.segments()[0].format(), &page, "{notation}");
+    }
+}
+
+#[test]
+fn blocks_count_the_tokens_of_all_context_parallel_ranks() {
+    let rank = hybrid("p", 0, 2);
+    assert_eq!(rank.tokens_per_block(0).unwrap(), Some(8), "pages of 4 tokens on each of 2 ranks");
+    assert_eq!(rank.tokens_per_block(1).unwrap(), None, "states");
+    assert_eq!(rank.tokens_per_block(2).unwrap(), None, "no such group");
+    let group = |pages, tokens, states| {
+        let mut parts = rank.parts().clone();
+        parts.position.cp = ContextParallel::WHOLE;
+        let scale = TokensPerState::new(tokens, states).unwrap();
+        parts.groups[0] = Group::new(GroupKind::Tokens, pages, scale, None).unwrap();
+        RankLayout::new(parts).unwrap().tokens_per_block(0)
+    };
+    assert_eq!(group(3, 4, 1).unwrap(), Some(48));
+    assert_eq!(group(1, 1, 4).unwrap(), Some(1));
+    assert_eq!(group(2, 1, 8).unwrap(), Some(1));
+    let error = group(1, 3, 8).unwrap_err();
+    assert_eq!(error.to_string(), "tokens of a block: found 12/8 in group 0, expected a whole number");
+}
+
 /// What the planes of a rank that is not there look like, no rule says.
 #[test]
 fn planes_that_differ_by_head_have_no_rule() {

@@ -199,3 +199,14 @@ fn planes_are_landed_without_the_pages_between() {
         assert_eq!(moved, wanted.collect());
     }
 }
+
+#[test]
+fn pages_of_a_period_and_whether_they_end_alike() {
+    let side = |name, n| Rank { layers: 3, ..Rank::new(name, (0, 1), "h n k[d] v[d]", 2, &[("n", n), D]) }.build();
+    let plan = |here, there| Plan::new(&side("d", here), &side("p", there), Direction::Read).unwrap();
+    for (here, there, pages) in [(16, 16, (3, 3)), (16, 32, (6, 3)), (24, 16, (6, 9))] {
+        let plan = plan(here, there);
+        assert_eq!(plan.summary().unwrap().pages, pages, "pages of {here} and {there} tokens");
+        assert_eq!(plan.pages_alike(), here == there);
+    }
+}

@@ -35,9 +35,11 @@ class Handshakes:
     # Of the worker.
     compat_hash: str | None
     enforce_compat_hash: bool
-    transfer_topo: Any
 
     if TYPE_CHECKING:
+
+        @property
+        def transfer_topo(self) -> Any: ...
 
         def add_remote_agent(
             self,

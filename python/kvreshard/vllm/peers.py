@@ -57,7 +57,6 @@ class Peer:
         tagged: Whether the peer announced that it understands us.
         mine: What our groups say of block lists.
         theirs: What the peer's say.
-        clear: Whether bytes that no transfer fills must be cleared: its pages end where ours do not.
     """
 
     engine_id: str
@@ -67,7 +66,6 @@ class Peer:
     tagged: bool
     mine: Shape
     theirs: Shape
-    clear: bool = False
     layouts: dict[int, kvr.RankLayout] = field(default_factory=dict)
     links: dict[int, Link] = field(default_factory=dict)
 
@@ -134,7 +132,6 @@ def meet(mine: Outline, theirs: kvr.RankLayout, direction: Direction, *, tagged:
         tagged=tagged,
         mine=mine.shape,
         theirs=other.shape,
-        clear=mine.shape.states != other.shape.states,
     )
 
 

@@ -93,7 +93,7 @@ class PlannedPullWorker(PlannedWorker, NixlPullConnectorWorker):
         posting = Posting()
         try:
             pairing = plan.pair(request)
-            finish.clear_bytes += self._must_clear(peer, plan, pairing)
+            finish.clear_bytes += self._must_clear(plan, pairing)
             if isinstance(link.staged, Landing) and pairing.fits_rows:
                 works = pairing.landed_chunks(link.staged.landed, self.staging.size)
                 if works:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.push_worker import NixlPushConnectorWorker
@@ -32,6 +33,19 @@ def state_wanted(scheduler: Any, request: Any, num_external_tokens: int) -> None
         registration[_FIELD] = {"tokens": end, "first": max(0, end - num_external_tokens)}
 
 
+@dataclass(frozen=True)
+class Source:
+    """A rank that pushes to this one.
+
+    Attributes:
+        peer: Its engine.
+        plan: What it could write here, seen as a read: what of a request's pages it cannot fill.
+    """
+
+    peer: Peer
+    plan: kvr.Plan
+
+
 class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
     """vLLM's push worker with planned writes."""
 
@@ -41,7 +55,7 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
     _wanted = FirstUse(dict[str, dict[str, Any]])
 
     # Destination: of each engine that pushes to this one, and each of its pipeline stages, by its layers, one rank.
-    _sources = FirstUse(dict[str, dict[frozenset[str], Judged]])
+    _sources = FirstUse(dict[str, dict[frozenset[str], Source]])
 
     # Source: by request, what its registration asks for.
     _asked = FirstUse(dict[str, Any])
@@ -77,7 +91,8 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
             return
         pair_of(judged.peer, judged.mine, judged.theirs, "read")
         layers = frozenset(layer.name for layer in judged.theirs.layers)
-        self._sources.setdefault(judged.peer.engine_id, {})[layers] = judged
+        plan = kvr.plan(judged.mine, judged.theirs, direction="read")
+        self._sources.setdefault(judged.peer.engine_id, {})[layers] = Source(judged.peer, plan)
 
     def _do_send_reg_notif(self, req_id: str, reg_data: dict[str, Any]) -> None:
         if reg_data["remote_engine_id"] not in self._sources:
@@ -116,17 +131,16 @@ class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
             return
         finish = meta.region_blocks_to_zero = Finish()
         for source in list(stages.values()):
-            peer = source.peer
-            if not peer.clear or wanted is None:
+            peer, plan = source.peer, source.plan
+            if plan.pages_alike or wanted is None:
                 continue
             # Which blocks the producer read does not matter to what it left unfilled here, only how many there are.
             read = [list(range(-(-wanted["tokens"] // max(1, size)))) for size in peer.theirs.blocks]
-            plan = kvr.plan(source.mine, source.theirs, direction="read")
             built = self._paired(peer.mine, meta.local_block_ids, peer.theirs, read, wanted)
             if built is not None:
                 tokens, here, there = built
                 pairing = plan.pair(kvr.Request(tokens=tokens, local=here, remote=there))
-                finish.clear_bytes += self._must_clear(peer, plan, pairing)
+                finish.clear_bytes += self._must_clear(plan, pairing)
 
     @staticmethod
     def _paired(

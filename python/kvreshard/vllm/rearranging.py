@@ -42,9 +42,7 @@ class Rearranging(Protocol):
         ...
 
 
-def choose(
-    pair: Pair, shapes: tuple[Shape, Shape], options: Options, by: Rearranging, *, by_count: bool
-) -> Landing | Shaping | None:
+def choose(pair: Pair, shapes: tuple[Shape, Shape], options: Options, by: Rearranging) -> Landing | Shaping | None:
     """How pages are rearranged, where that is cheaper than moving run by run, or asked for.
 
     Args:
@@ -52,7 +50,6 @@ def choose(
         shapes: What the groups of both say, ours first.
         options: The user's.
         by: How this side rearranges.
-        by_count: Whether the fewest descriptors are cheapest.
 
     Raises:
         kvreshard.Error: They would have to be rearranged, and cannot or must not be.
@@ -62,7 +59,8 @@ def choose(
         return None
     if options.conversion == "staged":
         return by.prepare(pair)
-    if pair.plan.runs <= fewest(*shapes):
+    # No way of moving the peer's pages posts fewer descriptors than one a page.
+    if pair.plan.runs <= pair.plan.pages[1]:
         return None
     request = sample(pair.mine, pair.theirs, shapes)
     if request is None:
@@ -70,6 +68,7 @@ def choose(
     transport = transport_of(pair.mine, options.transport)
     (direct,) = pair.plan.costs(request, transport=transport, lands=False, packs=False)
     staged = by.price(pair, request, transport)
+    by_count = not pair.plan.pages_alike
     if staged is None or order(direct, by_count=by_count) <= order(staged, by_count=by_count):
         return None
     formats = converted(pair.mine, pair.theirs)
@@ -92,12 +91,6 @@ def transport_of(layout: kvr.RankLayout, named: str | None) -> kvr.Transport:
         kvreshard.LayoutError: No measured transport has that name.
     """
     return kvr.Transport.named(named or TRANSPORTS[layout.regions[0].memory])
-
-
-def fewest(mine: Shape, theirs: Shape) -> int:
-    """The peer's pages in one period of a plan: no way of moving them posts fewer descriptors."""
-    pairs = ((states, mine.states.get(layer, states)) for layer, states in theirs.states.items())
-    return sum(math.lcm(states, ours) // states for states, ours in pairs)
 
 
 def sample(mine: kvr.RankLayout, theirs: kvr.RankLayout, shapes: tuple[Shape, Shape]) -> kvr.Request | None:

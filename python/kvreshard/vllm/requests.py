@@ -6,8 +6,9 @@ Here the first token of every list is worked out from what the scheduler said, a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import kvreshard as kvr
@@ -20,17 +21,15 @@ class Shape:
     """What the groups of a layout say of block lists, worked out once.
 
     Attributes:
+        layout: The layout.
         blocks: For each group, tokens in a block of the scheduler, counted over all context-parallel ranks; 0 where it
             holds states.
         windowed: For each group, whether it keeps its last tokens alone.
-        layers: For each group, its layers.
-        states: For each layer, tokens or states in a page.
     """
 
+    layout: kvr.RankLayout
     blocks: tuple[int, ...]
     windowed: tuple[bool, ...]
-    layers: tuple[frozenset[str], ...]
-    states: Mapping[str, int] = field(hash=False)
 
     @classmethod
     def of(cls, layout: kvr.RankLayout) -> Shape:
@@ -39,29 +38,16 @@ class Shape:
         Raises:
             kvreshard.LayoutError: A block does not hold a whole number of tokens.
         """
-        of_format: dict[kvr.PageFormat, int] = {}
-        of_group: dict[int, int] = {}
-        states: dict[str, int] = {}
-        names: dict[int, set[str]] = {}
-        for layer in layout.layers:
-            form = layer.segments[0].format
-            if form not in of_format:
-                of_format[form] = form.extents.get("n", 1)
-            states[layer.name] = of_format[form]
-            of_group.setdefault(layer.group, of_format[form])
-            names.setdefault(layer.group, set()).add(layer.name)
-        blocks = []
-        for index, one in enumerate(layout.groups):
-            tokens = one.pages_per_block * of_group.get(index, 1) * one.tokens_per_state * layout.cp[1]
-            if tokens.denominator != 1:
-                raise kvr.LayoutError(f"group {index}: a block of {tokens} tokens")
-            blocks.append(0 if one.kind == "state" else int(tokens))
-        return cls(
-            tuple(blocks),
-            tuple(group.window is not None for group in layout.groups),
-            tuple(frozenset(names.get(index, ())) for index in range(len(layout.groups))),
-            states,
-        )
+        blocks = tuple(tokens or 0 for tokens in layout.tokens_per_block)
+        return cls(layout, blocks, tuple(group.window is not None for group in layout.groups))
+
+    @cached_property
+    def layers(self) -> tuple[frozenset[str], ...]:
+        """For each group, its layers. Only groups of states are paired by them."""
+        names: list[set[str]] = [set() for _ in self.blocks]
+        for layer in self.layout.layers:
+            names[layer.group].add(layer.name)
+        return tuple(map(frozenset, names))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import torch
-from vllm.distributed.kv_transfer.kv_connector.utils import EngineTransferInfo
+from vllm.distributed.kv_transfer.kv_connector.utils import EngineTransferInfo, TransferTopology
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import NixlAgentMetadata
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.tp_mapping import TPMapping
 from vllm.logger import init_logger
@@ -24,7 +24,7 @@ from kvreshard.vllm.describe import Description, describe
 from kvreshard.vllm.handshake import Handshakes
 from kvreshard.vllm.landing import exact
 from kvreshard.vllm.options import Options
-from kvreshard.vllm.peers import Judged, Link, Local, Peer, pair_of
+from kvreshard.vllm.peers import Judged, Link, Local, pair_of
 from kvreshard.vllm.rearranging import Rearranging, choose
 from kvreshard.vllm.staging import Staging
 from kvreshard.vllm.state import FirstUse
@@ -87,6 +87,15 @@ class PlannedWorker(Handshakes):
         with locked_agents():
             super().__init__(vllm_config, engine_id, kv_cache_config)  # type: ignore[call-arg]
         self.options = Options.read(vllm_config.kv_transfer_config.kv_connector_extra_config)
+
+    @property
+    def transfer_topo(self) -> Any:
+        """vLLM's topology, which leaves the engines that are planned for to the planner."""
+        return self._topology
+
+    @transfer_topo.setter
+    def transfer_topo(self, made: Any) -> None:
+        self._topology = PlannedTopology.adopt(made) if type(made) is TransferTopology else made
 
     # What this rank says of itself.
 
@@ -154,8 +163,8 @@ class PlannedWorker(Handshakes):
         pair = pair_of(peer, mine, theirs, self._DIRECTION)
         plan = staged = None
         if pair is not None:
-            plan, shapes = pair.plan, (peer.mine, peer.theirs)
-            staged = choose(pair, shapes, self.options, self._rearranging(), by_count=peer.clear)
+            plan = pair.plan
+            staged = choose(pair, (peer.mine, peer.theirs), self.options, self._rearranging())
         agent: str = self.nixl_wrapper.add_remote_agent(metadata.agent_metadata)
         link = Link(agent)
         try:
@@ -179,8 +188,6 @@ class PlannedWorker(Handshakes):
             remote_physical_blocks_per_logical=metadata.physical_blocks_per_logical_kv_block,
             remote_dcp_size=theirs.cp[1],
         )
-        if not isinstance(self.transfer_topo, PlannedTopology):
-            self.transfer_topo = PlannedTopology.adopt(self.transfer_topo)
         self.transfer_topo.plan_for(peer.engine_id, info, peer.ranks)
         self.dst_num_blocks[peer.engine_id] = metadata.num_blocks
         self.tp_mappings[peer.engine_id] = TPMapping(
@@ -317,12 +324,12 @@ class PlannedWorker(Handshakes):
                     flat[address - base : address - base + size].zero_()
                     break
 
-    def _must_clear(self, peer: Peer, plan: kvr.Plan, pairing: kvr.Pairing) -> list[tuple[int, int]]:
+    def _must_clear(self, plan: kvr.Plan, pairing: kvr.Pairing) -> list[tuple[int, int]]:
         """Bytes of the request's pages that the plan does not fill, `(address, bytes)`.
 
         Between pages of one length the tail of the last page comes with it, from the peer's own page.
         """
-        if not peer.clear and all(group.window is None for group in plan.local.groups):
+        if plan.pages_alike and all(group.window is None for group in plan.local.groups):
             return []
         kinds = {region.memory: region for region in plan.local.regions}
         return [(int(row[0]), int(row[1])) for one in kinds.values() for row in pairing.zero(memory=one.memory)]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::shard::{ContextParallel, Place};
+use crate::units::{div, mul, rem};
 
 use super::group::{Group, GroupKind, TokensPerState};
 use super::layer::Layer;
@@ -166,6 +167,25 @@ impl RankLayout {
             (Some(GroupKind::Tokens), Some(states)) if *states > 0 => *states,
             _ => 1,
         }
+    }
+
+    /// Tokens in a block of group `group`, counted over all context-parallel ranks; `None` for a group of states.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] when a block does not hold a whole number of tokens, [`Error::Overflow`] when that does not fit.
+    pub fn tokens_per_block(&self, group: usize) -> Result<Option<u64>> {
+        let Some(about) = self.groups().get(group).filter(|about| about.kind() == GroupKind::Tokens) else {
+            return Ok(None);
+        };
+        let term = "tokens of a block";
+        let states = mul(about.pages_per_block(), self.states_per_page(group), term)?;
+        let scale = about.tokens_per_state();
+        let tokens = mul(mul(states, self.position().cp.place().size(), term)?, scale.tokens(), term)?;
+        if rem(tokens, scale.states(), term)? != 0 {
+            let found = format!("{tokens}/{} in group {group}", scale.states());
+            return Err(Error::layout(None, "tokens of a block", found, "a whole number"));
+        }
+        div(tokens, scale.states(), term).map(Some)
     }
 
     /// The parts, to make a changed layout of them.

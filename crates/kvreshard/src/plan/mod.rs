@@ -136,6 +136,8 @@ pub struct Summary {
     pub longest_run: u64,
     /// Runs of all layers for each page of the local side, rounded up.
     pub runs_per_page: u64,
+    /// Pages of all layers in one period, of the local and of the remote side.
+    pub pages: (u64, u64),
 }
 
 impl Plan {
@@ -242,6 +244,13 @@ impl Plan {
         &self.0.lanes
     }
 
+    /// Whether pages hold as many states here as at the peer, in all groups that meet: then each ends where its like does.
+    pub fn pages_alike(&self) -> bool {
+        let states =
+            |pair: &GroupPair| (self.0.local.states_per_page(pair.local), self.0.remote.states_per_page(pair.remote));
+        self.0.pairs.iter().map(states).all(|(here, there)| here == there)
+    }
+
     /// Whether no byte moves.
     pub fn is_empty(&self) -> bool {
         self.0.lanes.is_empty()
@@ -259,7 +268,13 @@ impl Plan {
             shortest_run: 0,
             longest_run: 0,
             runs_per_page: 0,
+            pages: (0, 0),
         };
+        for pair in self.0.layers.iter().filter_map(|layer| self.0.pairs.get(layer.pair)) {
+            let Period { local_pages, remote_pages, .. } = *pair.period;
+            summary.pages.0 = add(summary.pages.0, local_pages, "pages of a plan")?;
+            summary.pages.1 = add(summary.pages.1, remote_pages, "pages of a plan")?;
+        }
         let mut by_pair = vec![0; self.0.pairs.len()];
         for lane in &self.0.lanes {
             for copy in lane.copies.iter() {
