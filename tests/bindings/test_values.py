@@ -173,7 +173,7 @@ def test_a_part_with_more_to_come() -> None:
 
 def test_what_groups_say_of_blocks() -> None:
     layout = samples()["RankLayout"]
-    # States; two pages of 16 tokens on each of two ranks; two pages of a group without a layer, a quarter of a token each.
+    # States; two pages of 16 tokens on each of two ranks; two pages without a layer, of a quarter of a token.
     assert layout.tokens_per_block == [None, 64, 1]
 
 
