@@ -163,6 +163,12 @@ class Rank:
             cache[at] = written(self.half, elements(layer, self.case.tokens, self.device)[:, self.heads])
         synchronise(self.device)
 
+    def parts(self) -> list[tuple[Peer, kvr.Request]]:
+        """The request, with each of the peers."""
+        ours, theirs = (kvr.Blocks(self.case.ids(which)) for which in (self.which, _other(self.which)))
+        request = kvr.Request((0, self.case.tokens), [ours], [theirs])
+        return [(peer, request) for peer in self.peers]
+
     def wrong(self) -> int:
         """Elements of all pages that are not what they should be; clears the pages for the next turn."""
         at = torch.from_numpy(self.case.ids(self.which)).long().to(self.device)
@@ -209,13 +215,11 @@ class Process:
         """Issues the request on all ranks and waits for its end; this side is the one that issues."""
         for rank in self.ranks:
             synchronise(rank.device)
+        # Its blocks are what an engine has at hand.
+        parts = [rank.parts() for rank in self.ranks]
         with self.trace.on(traced):
             begun = time.perf_counter()
-            for rank in self.ranks:
-                case = rank.case
-                mine, theirs = (kvr.Blocks(case.ids(which)) for which in (self.which, _other(self.which)))
-                request = kvr.Request((0, case.tokens), [mine], [theirs])
-                pairs = [(peer, request) for peer in rank.peers]
+            for rank, pairs in zip(self.ranks, parts, strict=True):
                 issue = rank.connector.write_all if self.which == "prefill" else rank.connector.read_all
                 issue(pairs, id=id, strategy=strategy)
             found = self._wait(lambda event: isinstance(event, Finished) and event.id == id, len(self.ranks))

@@ -24,26 +24,145 @@ class Fence:
 def carrier(**fields: Any) -> Any:
     """One with these fields, and nothing to do."""
     made = Carrier.__new__(Carrier)
-    nothing: dict[str, Any] = {"_unsent": deque(), "_todo": deque(), "_kernels": [], "_flights": [], "desk": None}
+    queues = {"_unsent": deque[Any](), "_todo": deque[Any](), "_launches": deque[Any]()}
+    nothing: dict[str, Any] = {**queues, "_kernels": [], "_flights": [], "_ready": {}, "_loaded": {}, "desk": None}
     for name, value in {**nothing, **fields}.items():
         setattr(made, name, value)
     return made
 
 
-def action(kind: str, frame: str = "") -> Any:
+def action(kind: str, frame: str = "", **fields: Any) -> Any:
     """Something that a machine asks for."""
-    return SimpleNamespace(kind=kind, frame=frame)
+    return SimpleNamespace(kind=kind, frame=frame, **fields)
 
 
-def test_messages_go_before_launches_and_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_go_first_then_transfers_then_launches_each_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
     monkeypatch.setattr(Carrier, "_send", lambda self, action: done.append(action.frame))
     monkeypatch.setattr(Carrier, "_kernel", lambda self, role, action: done.append(f"{role} {action.kind}"))
+    monkeypatch.setattr(Carrier, "_move", lambda self, role, action: done.append(f"{role} {action.kind}"))
     one = carrier()
-    one.add("receiver", [action("scatter"), action("send", "first")])
-    one.add("sender", [action("gather"), action("send", "second")])
+    one.add("receiver", [action("scatter"), action("read"), action("send", "first")])
+    one.add("sender", [action("gather"), action("write"), action("send", "second")])
     one.run()
-    assert done == ["first", "second", "receiver scatter", "sender gather"]
+    assert done == ["first", "second", "receiver read", "sender write", "receiver scatter", "sender gather"]
+
+
+class Machine:
+    """A sender's machine: what it asks for when a gather ends."""
+
+    def __init__(self, **asks: list[Any]) -> None:
+        self.asks = asks
+        self.told: list[tuple[int, bool]] = []
+
+    def gathered(self, slot: int, ok: bool) -> list[Any]:
+        self.told.append((slot, ok))
+        return self.asks.get(f"slot_{slot}", [])
+
+    def write_ended(self, slot: int, ok: bool) -> list[Any]:
+        return [action("send", f"shipped {slot}")]
+
+
+def test_a_gather_that_ends_while_others_are_launched_is_written_before_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[str] = []
+    one = carrier(sender=Machine(slot_0=[action("write", slot=0)]))
+
+    def launch(self: Any, role: str, action: Any) -> None:
+        done.append(f"gather {action.slot}")
+        # The first is over when the second has been launched.
+        self._kernels.append((role, action.slot, Fence(False)))
+        self._kernels[0][2].over = len(self._kernels) > 1
+
+    monkeypatch.setattr(Carrier, "_kernel", launch)
+    monkeypatch.setattr(Carrier, "_move", lambda self, role, action: done.append(f"write {action.slot}"))
+    one.add("sender", [action("gather", slot=slot) for slot in range(3)])
+    one.run()
+    assert done == ["gather 0", "gather 1", "write 0", "gather 2"]
+
+
+class Calls:
+    """NIXL's part: counts handles."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[str, list[int], list[int]]] = []
+        self.posted: list[int] = []
+        self.released: list[int] = []
+
+    def make_exact(self, operation: str, peer: str, local: Any, remote: Any, notice: bytes) -> int:
+        self.made.append((f"{operation} {peer}", local[0].tolist()[0], remote[0].tolist()[0]))
+        return len(self.made) - 1
+
+    def post(self, handle: int, peer: str) -> bool:
+        self.posted.append(handle)
+        return True
+
+    def release(self, handle: int) -> None:
+        self.released.append(handle)
+
+
+def gathering(calls: Calls, asks: list[Any], peer: Any = None) -> tuple[Any, Any]:
+    """A carrier with a chunk of 700 bytes for the peer's slot 3, its gather launched and not over, and that fence."""
+    ring = SimpleNamespace(slots=4, address=1 << 20, slot_bytes=1000, device=1, memory="VRAM")
+    there = SimpleNamespace(name="there", rings=SimpleNamespace(receive=ring))
+    parcel = SimpleNamespace(chunks=[SimpleNamespace(bytes=700)], mover=None, after=None, peer=there, began=False)
+    fence = Fence(False)
+    region = SimpleNamespace(memory="VRAM", device=0)
+    area = SimpleNamespace(region=region, slot=lambda slot: (5000 + slot, None), move=lambda *_, **__: fence)
+    desk = SimpleNamespace(parcel=lambda *_: parcel, peer=lambda number: there if peer is None else peer)
+    one = carrier(_agent=calls, sender=Machine(slot_2=asks), areas={"sender": area}, desk=desk)
+    one.add("sender", [action("gather", slot=2, sequence=0, remote_slot=3, peer=7, request="r")])
+    one.run()
+    return one, fence
+
+
+def ended(one: Any, fence: Fence) -> None:
+    """The gather is over."""
+    fence.over = True
+    one.look()
+    one.run()
+
+
+WRITE = {"slot": 2, "remote_slot": 3, "peer": 7, "bytes": 1000}
+
+
+def test_a_write_is_made_while_its_chunk_is_gathered_and_only_posted_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Carrier, "_send", lambda self, action: None)
+    calls = Calls()
+    one, fence = gathering(calls, [action("write", **WRITE)])
+    made = [("WRITE there", [5002, 700, 0], [(1 << 20) + 3000, 700, 1])]
+    assert (calls.made, calls.posted) == (made, [])
+    assert one.busy_with(None)
+    ended(one, fence)
+    assert (calls.made, calls.posted, calls.released) == (made, [0], [0])
+    assert not one.busy_with(None)
+
+
+def test_a_write_that_was_made_for_a_chunk_given_up_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = Calls()
+    one, fence = gathering(calls, [])
+    ended(one, fence)
+    assert (len(calls.made), calls.posted, calls.released) == (1, [], [0])
+
+
+def test_a_write_that_was_made_to_a_peer_that_is_another_now_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Carrier, "_send", lambda self, action: None)
+    calls = Calls()
+    ring = SimpleNamespace(slots=4, address=1 << 30, slot_bytes=1000, device=1, memory="VRAM")
+    anew = SimpleNamespace(name="there", rings=SimpleNamespace(receive=ring))
+    one, fence = gathering(calls, [action("write", **WRITE)], anew)
+    ended(one, fence)
+    assert [theirs[0] for _, _, theirs in calls.made] == [(1 << 20) + 3000, (1 << 30) + 3000]
+    assert (calls.posted, calls.released) == ([1], [0, 1])
+
+
+def test_given_up_carriers_release_what_they_had_made() -> None:
+    calls = Calls()
+    one, _ = gathering(calls, [])
+    one._kernels = []
+    assert one.abandon() == []
+    assert calls.released == [0]
 
 
 @pytest.mark.parametrize(("every", "seen"), [(True, [1, 2, 3, 4]), (False, [1, 2, 4])])

@@ -1642,7 +1642,7 @@ class RingAction:
         """A slot of this side's ring."""
     @property
     def remote_slot(self) -> int | None:
-        """A slot of the peer's ring."""
+        """A slot of the peer's ring; of a gather the one that the chunk is to be written to, if it is."""
     @property
     def sequence(self) -> int | None:
         """Index of the chunk."""

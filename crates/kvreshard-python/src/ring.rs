@@ -113,7 +113,7 @@ impl RingAction {
 
     #[getter]
     fn remote_slot(&self) -> Option<u32> {
-        self.moved().map(|one| one.remote.slot)
+        self.moved().map(|one| one.remote).or_else(|| self.piece()?.remote).map(|remote| remote.slot)
     }
 
     #[getter]

@@ -45,15 +45,15 @@ fn a_request_wanted_before_it_is_offered_is_asked_for_and_served() {
 }
 
 #[test]
-fn a_request_that_has_not_begun_holds_no_more_than_the_minimum_or_a_quarter() {
-    for (slots, minimum, held) in [(8, 3, 3), (16, 2, 4), (16, 1, 4), (3, 1, 1)] {
+fn a_request_that_has_not_begun_holds_no_more_than_the_minimum_or_half() {
+    for (slots, minimum, held) in [(8, 5, 5), (8, 3, 4), (16, 2, 8), (16, 1, 8), (3, 1, 1)] {
         let mut pair = Pair::new(Flow::Push, config(slots, minimum), config(slots, minimum));
         pair.want("r", 100);
         assert_eq!(pair.receiver.count(State::Granted), held, "{slots} slots, {minimum} promised");
     }
     let mut pair = Pair::new(Flow::Push, config(8, 2), config(8, 2));
     pair.want("r", 100);
-    assert_eq!(pair.receiver.count(State::Granted), 2);
+    assert_eq!(pair.receiver.count(State::Granted), 4);
     // Begun, it may use what nobody else was promised.
     pair.stalled = true;
     pair.offer("r", 100, None);

@@ -18,7 +18,7 @@ import numpy as np
 
 import kvreshard as kvr
 
-from .agent import Agent
+from .agent import Agent, Operation
 from .errors import NixlError, NotRegistered, PeerLost, TransferError
 from .leg import Stage
 from .parcels import Parcel, Role
@@ -87,8 +87,10 @@ class Carrier:
         self._agent, self._lost = agent, lost
         self._unsent: deque[kvr.RingAction] = deque()
         self._todo: deque[tuple[Role, kvr.RingAction]] = deque()
+        self._launches: deque[tuple[Role, kvr.RingAction]] = deque()
         self._flights: list[_Flight] = []
         self._kernels: list[tuple[Role, int, Fence]] = []
+        self._ready: dict[int, _Flight] = {}
         self._loaded: dict[int, int] = {}
 
     # Slots
@@ -111,13 +113,16 @@ class Carrier:
 
     def busy_with(self, peer: Peer | None) -> bool:
         """Whether transfers of slots with `peer`, or any, are under way."""
-        return any(peer is None or flight.peer is peer for flight in self._flights)
+        flights = [*self._flights, *self._ready.values()]
+        return any(peer is None or flight.peer is peer for flight in flights)
 
     def abandon(self) -> list[tuple[Peer, Stage]]:
         """Waits for kernels; gives up transfers, and returns them."""
         for _, _, fence in self._kernels:
             fence.wait()
         self._kernels.clear()
+        for slot in list(self._ready):
+            self._discard(slot)
         left, self._flights = self._flights, []
         return [(flight.peer, flight.stage) for flight in left]
 
@@ -127,14 +132,7 @@ class Carrier:
         """Looks which kernels and transfers have ended; if not at `every` transfer, then no further than the first with
         a peer that has not. What ends out of order is seen later: to ask NIXL of all, message by message, costs more.
         """
-        running: set[Role] = set()
-        for role, slot, fence in list(self._kernels):
-            # Those of a stream end in the order in which they began.
-            if role in running or not fence.over:
-                running.add(role)
-                continue
-            self._kernels.remove((role, slot, fence))
-            self._kernel_ended(role, slot, True)
+        self._look_at_kernels()
         waiting: set[tuple[Role, str]] = set()
         for flight in list(self._flights):
             key = (flight.role, flight.peer.name)
@@ -153,30 +151,49 @@ class Carrier:
             self._flights.remove(flight)
             self._arrived(flight, ok)
 
+    def _look_at_kernels(self) -> None:
+        running: set[Role] = set()
+        for role, slot, fence in list(self._kernels):
+            # Those of a stream end in the order in which they began.
+            if role in running or not fence.over:
+                running.add(role)
+                continue
+            self._kernels.remove((role, slot, fence))
+            self._kernel_ended(role, slot, True)
+
     def add(self, role: Role, actions: Actions) -> None:
         """Takes note of what a machine asks for."""
         for action in actions:
             if action.kind == "send":
                 self._unsent.append(action)
+            elif action.kind in ("gather", "scatter"):
+                self._launches.append((role, action))
             else:
                 self._todo.append((role, action))
 
     def run(self) -> None:
-        """Does it, and what follows from it; messages first, since peers wait for them and launches take time."""
-        while self._unsent or self._todo:
+        """Does it, and what follows from it. Messages first, since peers wait for them, and launches last, since they
+        take time: what a kernel ends with meanwhile goes before the next.
+        """
+        while True:
             if self._unsent:
                 self._send(self._unsent.popleft())
-                continue
-            role, action = self._todo.popleft()
-            match action.kind:
-                case "read" | "write":
-                    self._move(role, action)
-                case "gather" | "scatter":
-                    self._kernel(role, action)
-                case _:
-                    parcel = self._parcel(role, action)
-                    if parcel is not None and self.desk is not None:
-                        self.desk.report(parcel, action)
+            elif self._todo:
+                self._do(*self._todo.popleft())
+            elif self._launches:
+                self._kernel(*self._launches.popleft())
+                if self._kernels:
+                    self._look_at_kernels()
+            else:
+                return
+
+    def _do(self, role: Role, action: kvr.RingAction) -> None:
+        if action.kind in ("read", "write"):
+            self._move(role, action)
+            return
+        parcel = self._parcel(role, action)
+        if parcel is not None and self.desk is not None:
+            self.desk.report(parcel, action)
 
     def _parcel(self, role: Role, action: kvr.RingAction) -> Parcel | None:
         return self.desk.parcel(action.peer, action.request or "", role) if self.desk is not None else None
@@ -212,38 +229,54 @@ class Carrier:
             return
         if fence.over:
             self._kernel_ended(role, slot, True)
-        else:
-            self._kernels.append((role, slot, fence))
+            return
+        self._kernels.append((role, slot, fence))
+        if action.remote_slot is not None:
+            self._prepare(slot, parcel.peer, action.remote_slot)
+
+    def _prepare(self, slot: int, peer: Peer, remote: int) -> None:
+        """Makes the write of a slot while it is being gathered, so that only posting it is left."""
+        try:
+            made = self._made("sender", slot, peer, remote, self._loaded[slot])
+        except NixlError:
+            # Posting it will say so.
+            return
+        if made is not None:
+            self._ready[slot] = made
+
+    def _discard(self, slot: int) -> None:
+        made = self._ready.pop(slot, None)
+        if made is not None:
+            self._release(made)
 
     def _kernel_ended(self, role: Role, slot: int, ok: bool) -> None:
-        self.add(role, self.receiver.scattered(slot, ok) if role == "receiver" else self.sender.gathered(slot, ok))
+        if role == "receiver":
+            self.add(role, self.receiver.scattered(slot, ok))
+            return
+        actions = self.sender.gathered(slot, ok)
+        if not any(action.kind == "write" and action.slot == slot for action in actions):
+            # Given up meanwhile.
+            self._discard(slot)
+        self.add(role, actions)
 
     def _move(self, role: Role, action: kvr.RingAction) -> None:
-        slot, peer, remote = action.slot or 0, self._peer(action), action.remote_slot or 0
-        rings = peer.rings if peer is not None else None
-        if peer is None or rings is None:
+        slot, peer = action.slot or 0, self._peer(action)
+        flight = self._ready.pop(slot, None) if role == "sender" else None
+        if flight is not None and flight.peer is not peer:
+            self._release(flight)
+            flight = None
+        if peer is None:
             self._moved(role, slot, False)
             return
-        ring = rings.send if role == "receiver" else rings.receive
-        if remote >= ring.slots:
-            self._moved(role, slot, False)
-            return
-        # A chunk may be shorter than those that the machines count in; a reader does not know by how much.
-        bytes = self._loaded[slot] if role == "sender" else action.bytes or 0
-        area = self.areas[role]
-        ours = np.array([[area.slot(slot)[0], bytes, area.region.device]], np.uint64)
-        theirs = np.array([[ring.address + remote * ring.slot_bytes, bytes, ring.device]], np.uint64)
-        flight = None
         try:
-            handle = self._agent.make_exact(
-                "READ" if role == "receiver" else "WRITE",
-                peer.name,
-                (ours, area.region.memory),
-                (theirs, ring.memory),
-                b"",
-            )
-            flight = _Flight(role, slot, peer, Stage(handle, False, 1, bytes))
-            done = self._agent.post(handle, peer.name)
+            if flight is None:
+                # A chunk may be shorter than those that the machines count in; a reader does not know by how much.
+                bytes = self._loaded[slot] if role == "sender" else action.bytes or 0
+                flight = self._made(role, slot, peer, action.remote_slot or 0, bytes)
+            if flight is None:
+                self._moved(role, slot, False)
+                return
+            done = self._agent.post(flight.stage.handle, peer.name)
         except NixlError as error:
             if isinstance(error, PeerLost):
                 self._lost(peer, error)
@@ -260,12 +293,29 @@ class Carrier:
         else:
             self._flights.append(flight)
 
+    def _made(self, role: Role, slot: int, peer: Peer, remote: int, bytes: int) -> _Flight | None:
+        """The transfer between a slot and the peer's slot `remote`; `None` where the peer has no such slot."""
+        if peer.rings is None:
+            return None
+        ring = peer.rings.send if role == "receiver" else peer.rings.receive
+        if remote >= ring.slots:
+            return None
+        area = self.areas[role]
+        ours = np.array([[area.slot(slot)[0], bytes, area.region.device]], np.uint64)
+        theirs = np.array([[ring.address + remote * ring.slot_bytes, bytes, ring.device]], np.uint64)
+        operation: Operation = "READ" if role == "receiver" else "WRITE"
+        handle = self._agent.make_exact(operation, peer.name, (ours, area.region.memory), (theirs, ring.memory), b"")
+        return _Flight(role, slot, peer, Stage(handle, False, 1, bytes))
+
     def _arrived(self, flight: _Flight, ok: bool) -> None:
+        self._release(flight)
+        self._moved(flight.role, flight.slot, ok)
+
+    def _release(self, flight: _Flight) -> None:
         try:
             self._agent.release(flight.stage.handle)
         except NixlError as error:
             log.warning("peer %s: %s", flight.peer.name, error)
-        self._moved(flight.role, flight.slot, ok)
 
     def _moved(self, role: Role, slot: int, ok: bool) -> None:
         self.add(role, self.receiver.read_ended(slot, ok) if role == "receiver" else self.sender.write_ended(slot, ok))

@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+LISTENS = 4
+"""How often one round of progress listens at most: what is taken in may take long, and what came meanwhile goes on from
+there.
+"""
+
 # Memory and handles of transfers that outlived their connector: freeing either while bytes may land is what must not
 # happen.
 _outlived: list[object] = []
@@ -350,10 +355,14 @@ class Connector(Listener):
             if self._peers.get(peer.name) is peer:
                 del self._peers[peer.name]
         if self._agent.owned:
-            for sender, messages in self._agent.notices().items():
-                for message in messages:
-                    if not self._hear(sender, message):
-                        log.warning("dropped %d bytes from %r that are no notice of ours", len(message), sender)
+            for _ in range(LISTENS):
+                told = self._agent.notices()
+                for sender, messages in told.items():
+                    for message in messages:
+                        if not self._hear(sender, message):
+                            log.warning("dropped %d bytes from %r that are no notice of ours", len(message), sender)
+                if not told:
+                    break
         self._ledger.expire(time.monotonic())
         for event in self._ledger.events:
             if isinstance(event, LeaseEnded):

@@ -118,7 +118,7 @@ class Issuer:
         if chosen == "landed":
             return self._landed(peer, plan, pairing, notice, predicted), later
         if chosen == "packed":
-            parcel = self._parcelling.ours(peer, request, order)
+            parcel = self._parcelling.ours(peer, request, order, pairing)
             if parcel.chunks:
                 return PackedLeg(self._agent, self._packing, parcel, notice, predicted), later
         pieces = choose(plan, pairing)

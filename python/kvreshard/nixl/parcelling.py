@@ -39,8 +39,8 @@ class Parcelling:
         if fence is not None:
             self._complete[id] = fence
 
-    def ours(self, peer: Peer, request: kvr.Request, order: Order) -> Parcel:
-        """The parcel of a request of this side's. Raises what planning and pairing raise."""
+    def ours(self, peer: Peer, request: kvr.Request, order: Order, pairing: kvr.Pairing) -> Parcel:
+        """The parcel of a request of this side's, paired by its own plan. Raises what planning and pairing raise."""
         role: Role = "receiver" if order.direction == "read" else "sender"
         takes = peer.takes(order.direction)
         layers = None if order.layers is None else tuple(order.layers)
@@ -50,9 +50,10 @@ class Parcelling:
             # Both sides pack by the receiver's read.
             plan = peer.packed_plan(role, layers, takes)
             paired = kvr.Request(request.tokens, request.remote, request.local, more=request.more)
+            pairing = plan.pair(paired)
         limit = self._packing.limit(peer, role)
         kernels = self._packing.workshop.kernels(plan, role)
-        chunks = plan.pair(paired).chunks(kernels.tiles, limit)
+        chunks = pairing.chunks(kernels.tiles, limit)
         bytes, chunk = size(chunks)
         message = control.Parcel(
             name=self._packing.new_name(),

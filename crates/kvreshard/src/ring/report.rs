@@ -89,6 +89,8 @@ pub struct Piece {
     pub offset: u64,
     /// Its bytes.
     pub bytes: u64,
+    /// A gather that is to be written: the peer's slot that it will go to, if nobody gives the chunk up before.
+    pub remote: Option<SlotUse>,
 }
 
 /// A NIXL transfer of one slot.

@@ -14,14 +14,14 @@ use crate::ring::turn;
 use super::{Announced, Partner, Receiver};
 
 /// What part of the ring may wait for a peer that has not begun: one in so many slots.
-const EARLY: u32 = 4;
+const EARLY: u32 = 2;
 
 impl Partner {
     /// Whether the peer should have another slot now.
     ///
     /// A request that has not begun counts for one slot beyond the minimum: its sender may not have the pages yet, and slots
-    /// that wait for it would be slots that others miss. A quarter of the ring a peer may wait with all the same: fewer slots
-    /// would let the first chunks pause until the sender is known to have begun.
+    /// that wait for it would be slots that others miss. Half of the ring a peer may wait with all the same: fewer slots would
+    /// let the first chunks pause until the sender is known to have begun.
     fn needs(&self, peer: Peer, slots: &Slots) -> bool {
         match self.flow {
             Flow::Push => {
@@ -168,7 +168,7 @@ impl Receiver {
         wanted.scattering = wanted.scattering.saturating_add(1);
         let (offset, bytes) = wanted.chunks.span(cargo.sequence)?;
         let key = RequestKey { peer, ticket: Some(cargo.ticket), request: wanted.name.clone() };
-        out.push(Action::Scatter(Piece { key, slot, sequence: cargo.sequence, offset, bytes }));
+        out.push(Action::Scatter(Piece { key, slot, sequence: cargo.sequence, offset, bytes, remote: None }));
         Ok(())
     }
 

@@ -48,7 +48,7 @@ impl Sender {
             if let Some(remote) = remote {
                 partner.use_credit(&rules, remote.slot, cargo)?;
             }
-            out.push(Action::Gather(Piece { key, slot: at.slot, sequence, offset, bytes }));
+            out.push(Action::Gather(Piece { key, slot: at.slot, sequence, offset, bytes, remote }));
         }
         Ok(())
     }
