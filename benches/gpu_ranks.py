@@ -317,8 +317,17 @@ def _other(which: Which) -> Which:
     return "decode" if which == "prefill" else "prefill"
 
 
-def serve(pipe: Connection, which: Which, indexes: tuple[int, ...]) -> None:
-    """The process: obeys until told to quit."""
+def cores(count: int, each: int) -> list[set[int]]:
+    """`each` processor cores for each of `count` processes, as far from one another as can be; none where too few."""
+    all = sorted(os.sched_getaffinity(0))
+    apart = len(all) // count
+    return [set(all[at * apart : at * apart + each]) for at in range(count)] if 0 < each <= apart else []
+
+
+def serve(pipe: Connection, which: Which, indexes: tuple[int, ...], bound: set[int]) -> None:
+    """The process: obeys until told to quit, `bound` to these cores if there are some."""
+    if bound:
+        os.sched_setaffinity(0, bound)
     try:
         process = Process(which, indexes)
         pipe.send(None)

@@ -9,7 +9,8 @@ One GPU: prefill TP 2 in one process, decode TP 4 in another. Several: prefill T
 second; TP 1 to TP 2 on both; TP 2 on both to TP 1; TP 2 on the first to TP 4 on the second; from four on also between
 two halves of them; a process a rank. Random data, 32 layers, 8 heads of 128, pages of 16 tokens, scattered. The bounds
 beside a table are writes of as many bytes: one descriptor from one rank to another, and one a pair of ranks at once. A
-time is from the first call of the issuing side to the last rank's end.
+time is from the first call of the issuing side to the last rank's end: of turns with a pause between them, in which all
+is checked, and of as many in a row.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Any
 import torch
 
 import kvreshard as kvr
-from benches.gpu_ranks import LAYERS, PACKED, SHUFFLED, SLOTS, Case, Half, How, Moved, Which, serve
+from benches.gpu_ranks import LAYERS, PACKED, SHUFFLED, SLOTS, Case, Half, How, Moved, Which, cores, serve
 
 TOKENS = 16
 TOKEN_BYTES = 2 * LAYERS * 8 * 128 * 2
@@ -90,11 +91,11 @@ def cases(topology: Topology, mib: int) -> Iterator[tuple[Case, str]]:
 class Worker:
     """The driver's hold on a process."""
 
-    def __init__(self, which: Which, indexes: tuple[int, ...]) -> None:
+    def __init__(self, which: Which, indexes: tuple[int, ...], bound: set[int]) -> None:
         context = mp.get_context("spawn")
         self.pipe: Connection
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(theirs, which, indexes), daemon=True)
+        self.process = context.Process(target=serve, args=(theirs, which, indexes, bound), daemon=True)
         self.process.start()
         theirs.close()
 
@@ -122,11 +123,14 @@ def ask(workers: Sequence[Worker], command: str, *arguments: Any) -> list[Any]:
 class Ranks:
     """All processes of a topology."""
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, *, bind: int) -> None:
+        count = len(topology.prefill) + len(topology.decode) if topology.process_a_rank else 2
+        shares = iter(cores(count, bind))
+
         def made(which: Which, devices: tuple[str, ...]) -> list[Worker]:
             every = tuple(range(len(devices)))
             parts = [(one,) for one in every] if topology.process_a_rank else [every]
-            return [Worker(which, part) for part in parts]
+            return [Worker(which, part, next(shares, set())) for part in parts]
 
         self.prefill, self.decode = made("prefill", topology.prefill), made("decode", topology.decode)
         for worker in self.all:
@@ -226,6 +230,10 @@ def measured(ranks: Ranks, case: Case, how: str, arguments: argparse.Namespace) 
         "gb_per_s": case.bytes / best / 1e9,
     }
     if "direct" not in how:
+        # The turns so far came after pauses in which all was checked; these follow one another.
+        row["row_ms"] = statistics.median([ranks.move(how)[0] for _ in range(repeats + 2)][2:]) * 1e3
+        if wrong := ranks.wrong():
+            raise SystemExit(f"{case.name}, {how}, in a row: {wrong} elements are wrong")
         seconds, moved, heard = ranks.move(how, traced="traced")
         ranks.wrong()
         row["traced_ms"] = seconds * 1e3
@@ -249,7 +257,7 @@ def measured(ranks: Ranks, case: Case, how: str, arguments: argparse.Namespace) 
 
 HEAD = (
     f"{'case':33s} {'by':12s} {'posted':>7s} {'MiB':>6s} {'ms':>9s} {'GB/s':>7s} "
-    f"{'of one':>6s} {'pairs':>6s} {'first':>6s}  host us"
+    f"{'of one':>6s} {'pairs':>6s} {'in a row':>8s} {'of one':>6s} {'first':>6s}  host us"
 )
 
 
@@ -259,9 +267,10 @@ def shown(row: dict[str, Any]) -> str:
     chosen = f" ({'+'.join(row['strategies'])})" if "auto" in by else ""
     sides = ("issuer", "other")
     host = [f"{name} {sum(row[f'{name}_us'].values())}" for name in sides if f"{name}_us" in row]
+    again = f"{row['row_ms']:8.2f} {row['one_ms'] / row['row_ms']:6.2f}" if "row_ms" in row else " " * 15
     return (
         f"{row['case']:33s} {by:12s} {row['posted']:7d} {row['mib']:6.0f} {row['ms']:9.2f} {row['gb_per_s']:7.1f} "
-        f"{row['one_ms'] / row['ms']:6.2f} {row['pairs_ms'] / row['ms']:6.2f} {row['first_ms']:6.0f}  "
+        f"{row['one_ms'] / row['ms']:6.2f} {row['pairs_ms'] / row['ms']:6.2f} {again} {row['first_ms']:6.0f}  "
         f"{', '.join(host)}{chosen}"
     )
 
@@ -276,7 +285,7 @@ def table(topology: Topology, arguments: argparse.Namespace) -> list[dict[str, A
         ends = f"{topology.prefill[0]} to {topology.decode[-1]}"
         print(f"one copy of 1 GiB, {ends}: {copied:.3f} ms, {(1 << 30) / copied / 1e6:.0f} GB/s")
         torch.cuda.empty_cache()
-    ranks = Ranks(topology)
+    ranks = Ranks(topology, bind=arguments.bind)
     print(HEAD, flush=True)
     for case, ways in cases(topology, arguments.mib):
         if arguments.only not in case.name:
@@ -310,6 +319,9 @@ def main() -> None:
     parser.add_argument("--ways", default="", help="only these, such as r-packed,w-packed")
     parser.add_argument("--staging", type=int, default=3072, help="MiB of staging of a rank")
     parser.add_argument("--slot", type=int, help="MiB of a slot; 256 on one device, 128 on several where not given")
+    parser.add_argument(
+        "--bind", type=int, default=2, help="processor cores of each process's own; 0: wherever it runs"
+    )
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--trace", help="file to append the steps to, a line of JSON a row")
     parser.add_argument("--profile", help="file to append what Python's profiler says of one more turn of each row")
