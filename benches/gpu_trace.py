@@ -31,6 +31,7 @@ STEPS: list[tuple[Any, str]] = [
     (carrier.Carrier, "_move"),
     (carrier.Carrier, "_moved"),
     (carrier.Carrier, "_send"),
+    (listener.Listener, "say"),
     (landed.LandedLeg, "_read_next"),
     (landed.LandedLeg, "_scatter"),
 ]

@@ -2,7 +2,7 @@
 
     python -m benches.gpu_transfers                     the tables, over all visible GPUs
     python -m benches.gpu_transfers --only shuffle      cases whose name contains this
-    python -m benches.gpu_transfers --trace FILE        the steps of one turn of each row as well
+    python -m benches.gpu_transfers --trace FILE        the steps of some turns of each row as well, for gpu_profile
     python -m benches.gpu_transfers --device cpu --mib 16     the same on host memory, to try the script
 
 One GPU: prefill TP 2 in one process, decode TP 4 in another. Several: prefill TP 1 on the first to decode TP 1 on the
@@ -30,6 +30,7 @@ import kvreshard as kvr
 from benches.gpu_ranks import LAYERS, PACKED, SHUFFLED, SLOTS, Case, Half, How, Moved, Which, cores, serve
 
 TOKENS = 16
+TRACED = 5
 TOKEN_BYTES = 2 * LAYERS * 8 * 128 * 2
 
 
@@ -206,7 +207,7 @@ def link(topology: Topology, size: int = 1 << 30, repeats: int = 20) -> float:
     return statistics.median(times[3:])
 
 
-def measured(ranks: Ranks, case: Case, how: str, arguments: argparse.Namespace) -> dict[str, Any]:
+def measured(ranks: Ranks, topology: str, case: Case, how: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Several turns of one case by one strategy."""
     times: list[float] = []
     repeats = 1 if "direct" in how and case.bytes > 64 << 20 else arguments.repeats
@@ -234,18 +235,19 @@ def measured(ranks: Ranks, case: Case, how: str, arguments: argparse.Namespace) 
         row["row_ms"] = statistics.median([ranks.move(how)[0] for _ in range(repeats + 2)][2:]) * 1e3
         if wrong := ranks.wrong():
             raise SystemExit(f"{case.name}, {how}, in a row: {wrong} elements are wrong")
-        seconds, moved, heard = ranks.move(how, traced="traced")
-        ranks.wrong()
+        for _ in range(TRACED if arguments.trace else 1):
+            seconds, moved, heard = ranks.move(how, traced="traced")
+            ranks.wrong()
+            if arguments.trace:
+                told = {"topology": topology, "case": case.name, "how": how, "logs": ask(ranks.all, "log")}
+                with open(arguments.trace, "a") as file:
+                    json.dump(told, file)
+                    file.write("\n")
         row["traced_ms"] = seconds * 1e3
         for name, side in (("issuer", moved), ("other", heard)):
             row[f"{name}_us"] = {
                 key: round(max(one.host.get(key, 0.0) for one in side) * 1e6) for one in side for key in one.host
             }
-        if arguments.trace:
-            logs = ask(ranks.all, "log")
-            with open(arguments.trace, "a") as file:
-                json.dump({"case": case.name, "how": how, "logs": logs}, file)
-                file.write("\n")
         if arguments.profile:
             ranks.move(how, traced="profiled")
             ranks.wrong()
@@ -300,7 +302,7 @@ def table(topology: Topology, arguments: argparse.Namespace) -> list[dict[str, A
         for how in ways.split():
             if arguments.ways and how not in arguments.ways.split(","):
                 continue
-            row = measured(ranks, case, how, arguments)
+            row = measured(ranks, topology.name, case, how, arguments)
             row |= {"topology": topology.name, "one_ms": bounds["one"], "pairs_ms": bounds["pairs"], "copy_ms": copied}
             rows.append(row)
             print(shown(row), flush=True)
@@ -323,7 +325,7 @@ def main() -> None:
         "--bind", type=int, default=2, help="processor cores of each process's own; 0: wherever it runs"
     )
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--trace", help="file to append the steps to, a line of JSON a row")
+    parser.add_argument("--trace", help="file to append the steps to, a line of JSON a turn")
     parser.add_argument("--profile", help="file to append what Python's profiler says of one more turn of each row")
     parser.add_argument("--json", help="file to write all rows to")
     arguments = parser.parse_args()

@@ -124,7 +124,7 @@ def ended(one: Any, fence: Fence) -> None:
     one.run()
 
 
-WRITE = {"slot": 2, "remote_slot": 3, "peer": 7, "bytes": 1000}
+WRITE: dict[str, Any] = {"slot": 2, "remote_slot": 3, "peer": 7, "bytes": 1000}
 
 
 def test_a_write_is_made_while_its_chunk_is_gathered_and_only_posted_then(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from kvreshard.nixl import (
     TransferError,
     Untracked,
 )
+from kvreshard.nixl.connector import LISTENS
 from tests.scripted import BROKEN, LOST, MISSING, SPEC, Scripted, metadata
 
 
@@ -159,3 +160,24 @@ def test_a_host_that_closes_in_the_middle_keeps_the_memory_alive(agent: Scripted
     assert [handle.peer for handle in agent.alive] == ["a"]
     assert agent.peers == {"a"}
     assert agent.registered == 0
+
+
+def test_a_round_of_progress_takes_in_what_comes_meanwhile_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[tuple[str, bytes]] = []
+
+    def hear(self: Connector, sender: str, message: bytes) -> bool:
+        heard.append((sender, message))
+        return True
+
+    monkeypatch.setattr(Connector, "_hear", hear)
+    with Connector("here") as here:
+        told = iter([{"a": [b"1"]}, {"b": [b"2", b"3"]}])
+        monkeypatch.setattr(here._agent, "notices", lambda: next(told, {}))
+        here.poll()
+        assert heard == [("a", b"1"), ("b", b"2"), ("b", b"3")]
+        heard.clear()
+        # Peers that never stop must not keep this rank from all else.
+        monkeypatch.setattr(here._agent, "notices", lambda: {"a": [b"more"]})
+        here.poll()
+        assert len(heard) == LISTENS
+        monkeypatch.setattr(here._agent, "notices", dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -132,3 +133,41 @@ def test_buffers_of_another_device_are_refused() -> None:
     (chunk,) = sides.plan.chunks(sides.request, tiles, 1 << 20)
     with pytest.raises(ValueError, match="the buffer is on cpu"):
         mover(tiles, sides.source, "triton").gather(chunk, torch.zeros(chunk.bytes, dtype=torch.uint8))
+
+
+def test_a_slots_kernels_run_on_its_device_whichever_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their tables are copied by the driver itself: left to torch, that takes longer than the launch."""
+    from kvreshard.kernels.triton_backend import TritonMover
+    from kvreshard.nixl.staging import Area, Size
+
+    last = torch.cuda.device_count() - 1
+    sides = between(FORMATS["packed-hnd"], FORMATS["aiter-shuffle"], device=f"cuda:{last}")
+    tiles = sides.plan.packed_tiles("remote")
+    (chunk,) = sides.plan.chunks(sides.request, tiles, 1 << 20)
+    expected = torch.zeros(chunk.bytes, dtype=torch.uint8, device=f"cuda:{last}")
+    mover(tiles, sides.source, "torch").gather(chunk, expected)
+    copied: list[bool] = []
+    upload = TritonMover._upload
+
+    def counted(self: TritonMover, *arguments: Any) -> bool:
+        copied.append(upload(self, *arguments))
+        return copied[-1]
+
+    monkeypatch.setattr(TritonMover, "_upload", counted)
+    slots = torch.zeros(2 << 20, dtype=torch.uint8, device=f"cuda:{last}")
+    pinned = torch.zeros(2 << 12, dtype=torch.uint8, pin_memory=True)
+    area = Area(
+        Size(2 << 20, 1 << 20),
+        kvr.Region(slots.data_ptr(), slots.numel(), last, "VRAM"),
+        slots.data_ptr(),
+        slots,
+        torch.cuda.Stream(device=last),
+        (pinned, torch.zeros_like(pinned, device=f"cuda:{last}")),
+    )
+    torch.cuda.synchronize(last)
+    with torch.cuda.device(0):
+        area.move(mover(tiles, sides.source, "triton"), chunk, 1, gather=True).wait()
+        assert torch.cuda.current_device() == 0
+    assert copied == [True]
+    assert torch.equal(slots[1 << 20 :][: chunk.bytes], expected)
+    assert not slots[: 1 << 20].any()

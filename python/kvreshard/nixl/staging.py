@@ -129,7 +129,7 @@ class Area:
             mover.run(mover.prepare(work), buffer, gather=gather)
             return Fence(None)
         torch: Any = sys.modules["torch"]
-        # Made the current one for all of it: step by step, or left to torch, a launch takes three times as long.
+        # Of another device than the current one torch would copy the table, which takes longer than the launch.
         with torch.cuda.device(self.region.device):
             job = mover.prepare(work, stream=self.stream, room=self.room(index))
             mover.run(job, buffer, gather=gather, stream=self.stream)

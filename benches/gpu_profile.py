@@ -1,0 +1,101 @@
+"""Where the time of packed transfers goes: milestones of the turns that `gpu_transfers.py --trace FILE` wrote down.
+
+    python -m benches.gpu_profile FILE
+
+Microseconds from the issuing side's call, medians of the traced turns of a row, over all ranks:
+
+    asked      the first request has been sent to the peer
+    taken      the peer has taken it in
+    gather     the first gather has been launched
+    post       the first transfer has been posted
+    moved      the last transfer is seen to be over
+    scatter    the last scatter has been launched
+    over       ... and is seen to be over
+    end        nothing is left to do on any rank
+
+and, of single steps, the medians of `gathering` and `moving` and `scattering`: from the launch, or the post, until the
+end was seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+Line = tuple[float, float, str]
+MILESTONES = ("asked", "taken", "gather", "post", "moved", "scatter", "over", "end")
+STEPS = ("gathering", "moving", "scattering")
+
+
+def milestones(logs: Sequence[Sequence[Line]]) -> dict[str, float]:
+    """When what was reached, in microseconds; what a trace has not is left out."""
+    begun = min(line[0] for log in logs for line in log)
+    issues = [any(line[2] == "[_issue]" for line in log) for log in logs]
+
+    def ends(what: str, among: bool | None = None, *, begin: bool = False) -> list[float]:
+        some = [log for log, issuer in zip(logs, issues, strict=True) if among is None or issuer is among]
+        return [line[0 if begin else 1] - begun for log in some for line in log if line[2].startswith(what)]
+
+    found = {
+        "asked": ends("say", True)[:1],
+        "taken": ends("[_hear]", False),
+        "gather": ends("_kernel sender"),
+        "post": ends("_move "),
+    }
+    last = {
+        "moved": ends("_moved ", begin=True),
+        "scatter": ends("_kernel receiver"),
+        "over": ends("_kernel_ended receiver", begin=True),
+        "end": ends(""),
+    }
+    first = {name: min(times) for name, times in found.items() if times}
+    return {name: at * 1e6 for name, at in [*first.items(), *((n, max(t)) for n, t in last.items() if t)]}
+
+
+def steps(logs: Sequence[Sequence[Line]]) -> Iterator[tuple[str, float]]:
+    """Microseconds from the end of each launch or post until its end is seen."""
+    opens = {"_kernel sender": "gathering", "_kernel receiver": "scattering", "_move sender": "moving"}
+    opens["_move receiver"] = "moving"
+    closes = {"_kernel_ended sender": "gathering", "_kernel_ended receiver": "scattering"}
+    closes |= {"_moved sender": "moving", "_moved receiver": "moving"}
+    for log in logs:
+        begun: dict[tuple[str, str], float] = {}
+        for begin, end, text in sorted(log):
+            words = text.split()
+            kind = " ".join(words[:2])
+            if kind in opens:
+                begun[opens[kind], words[words.index("slot") + 1]] = end
+            elif kind in closes and (closes[kind], words[2]) in begun:
+                yield closes[kind], (begin - begun.pop((closes[kind], words[2]))) * 1e6
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file")
+    reached: dict[tuple[str, ...], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    with open(parser.parse_args().file) as file:
+        for line in file:
+            turn: dict[str, Any] = json.loads(line)
+            row = reached[turn["topology"], turn["case"], turn["how"]]
+            for name, at in [*milestones(turn["logs"]).items(), *steps(turn["logs"])]:
+                row[name].append(at)
+    topology = ""
+    for (where, case, how), row in reached.items():
+        if "post" not in row:
+            continue
+        if where != topology:
+            topology = where
+            heads = " ".join(f"{name:>7s}" for name in MILESTONES)
+            print(f"\n{where}\n{'case':33s} {'by':9s} {heads}   {' '.join(STEPS)}")
+        times = " ".join(f"{statistics.median(row[name]):7.0f}" if row[name] else " " * 7 for name in MILESTONES)
+        single = " ".join(f"{statistics.median(row[name]):{len(name)}.0f}" for name in STEPS if row[name])
+        print(f"{case:33s} {how:9s} {times}   {single}")
+
+
+if __name__ == "__main__":
+    main()
