@@ -33,12 +33,12 @@ STEPS = ("gathering", "moving", "scattering")
 
 def milestones(logs: Sequence[Sequence[Line]]) -> dict[str, float]:
     """When what was reached, in microseconds; what a trace has not is left out."""
-    begun = min(line[0] for log in logs for line in log)
+    begun = min(begin for log in logs for begin, _, _ in log)
     issues = [any(line[2] == "[_issue]" for line in log) for log in logs]
 
     def ends(what: str, among: bool | None = None, *, begin: bool = False) -> list[float]:
         some = [log for log, issuer in zip(logs, issues, strict=True) if among is None or issuer is among]
-        return [line[0 if begin else 1] - begun for log in some for line in log if line[2].startswith(what)]
+        return [(one if begin else other) - begun for log in some for one, other, text in log if text.startswith(what)]
 
     found = {
         "asked": ends("say", True)[:1],
