@@ -25,6 +25,8 @@ class Host:
         self.pages: dict[str, np.ndarray[Any, np.dtype[np.uint8]]] = {}
         self.reports: list[tuple[str, str, str | None]] = []
         self.lose = lose
+        self.flow = flow
+        self.goes: dict[int, int | None] = {}
         session = (self.receiver.epoch, self.sender.epoch)
         self.receiver.peer_up(1, session, flow, slots)
         self.sender.peer_up(2, session, flow, slots)
@@ -54,14 +56,18 @@ class Host:
                 return self.sender.message(2, action.frame)
             case "gather":
                 self.staging[slot, :count] = self.source[request][start : start + count]
+                self.goes[slot] = action.remote_slot
+                assert (action.remote_slot is None) == (self.flow == "pull")
                 return self.sender.gathered(slot, True)
             case "write":
+                assert remote == self.goes[slot]
                 self.ring[remote, :count] = self.staging[slot, :count]
                 return self.sender.write_ended(slot, True)
             case "read":
                 self.ring[slot, :count] = self.staging[remote, :count]
                 return self.receiver.read_ended(slot, True)
             case "scatter":
+                assert action.remote_slot is None
                 self.pages[request][start : start + count] = self.ring[slot, :count]
                 return self.receiver.scattered(slot, True)
             case _:
