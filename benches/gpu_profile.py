@@ -1,6 +1,7 @@
 """Where the time of packed transfers goes: milestones of the turns that `gpu_transfers.py --trace FILE` wrote down.
 
     python -m benches.gpu_profile FILE
+    python -m benches.gpu_profile FILE --only "two slots"     the host's own work as well, of the rows whose case it is
 
 Microseconds from the issuing side's call, medians of the traced turns of a row, over all ranks:
 
@@ -13,8 +14,8 @@ Microseconds from the issuing side's call, medians of the traced turns of a row,
     over       ... and is seen to be over
     end        nothing is left to do on any rank
 
-and, of single steps, the medians of `gathering` and `moving` and `scattering`: from the launch, or the post, until the
-end was seen.
+and, of single chunks, the medians of `gathering` and `moving` and `scattering`: from the launch, or the post, until the
+end was seen. The host's work is that of a step of one rank, and in brackets of the first in a turn.
 """
 
 from __future__ import annotations
@@ -29,6 +30,14 @@ from typing import Any
 Line = tuple[float, float, str]
 MILESTONES = ("asked", "taken", "gather", "post", "moved", "scatter", "over", "end")
 STEPS = ("gathering", "moving", "scattering")
+WORK = {
+    "[_issue]": "issue a request",
+    "_kernel sender": "table and launch of a gather, its write made",
+    "_kernel receiver": "table and launch of a scatter",
+    "_move sender": "post a write",
+    "_move receiver": "make and post a read",
+    "_send": "send a message",
+}
 
 
 def milestones(logs: Sequence[Sequence[Line]]) -> dict[str, float]:
@@ -41,7 +50,7 @@ def milestones(logs: Sequence[Sequence[Line]]) -> dict[str, float]:
         return [(one if begin else other) - begun for log in some for one, other, text in log if text.startswith(what)]
 
     found = {
-        "asked": ends("say", True)[:1],
+        "asked": ends("say", True),
         "taken": ends("[_hear]", False),
         "gather": ends("_kernel sender"),
         "post": ends("_move "),
@@ -73,17 +82,34 @@ def steps(logs: Sequence[Sequence[Line]]) -> Iterator[tuple[str, float]]:
                 yield closes[kind], (begin - begun.pop((closes[kind], words[2]))) * 1e6
 
 
+def work(logs: Sequence[Sequence[Line]]) -> Iterator[tuple[str, float, bool]]:
+    """Microseconds of each step, and whether it is the rank's first."""
+    for log in logs:
+        seen: set[str] = set()
+        for begin, end, text in sorted(log):
+            name = next((name for start, name in WORK.items() if text.startswith(start)), None)
+            if name is not None:
+                yield name, (end - begin) * 1e6, name not in seen
+                seen.add(name)
+
+
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file")
+    parser.add_argument("--only", help="the case whose steps are shown as well")
+    arguments = parser.parse_args()
     reached: dict[tuple[str, ...], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    with open(parser.parse_args().file) as file:
+    every: dict[tuple[str, ...], dict[tuple[str, bool], list[float]]] = defaultdict(lambda: defaultdict(list))
+    with open(arguments.file) as file:
         for line in file:
             turn: dict[str, Any] = json.loads(line)
             row = reached[turn["topology"], turn["case"], turn["how"]]
             for name, at in [*milestones(turn["logs"]).items(), *steps(turn["logs"])]:
                 row[name].append(at)
+            if turn["case"] == arguments.only:
+                for name, spent, first in work(turn["logs"]):
+                    every[turn["topology"], turn["case"], turn["how"]][name, first].append(spent)
     topology = ""
     for (where, case, how), row in reached.items():
         if "post" not in row:
@@ -95,6 +121,11 @@ def main() -> None:
         times = " ".join(f"{statistics.median(row[name]):7.0f}" if row[name] else " " * 7 for name in MILESTONES)
         single = " ".join(f"{statistics.median(row[name]):{len(name)}.0f}" for name in STEPS if row[name])
         print(f"{case:33s} {how:9s} {times}   {single}")
+        for name in WORK.values():
+            later, firsts = (every[where, case, how][name, one] for one in (False, True))
+            if firsts:
+                rest = f"{statistics.median(later):.0f} " if later else ""
+                print(f"{'':8s}{name:46s} {rest}({statistics.median(firsts):.0f})")
 
 
 if __name__ == "__main__":
