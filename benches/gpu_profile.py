@@ -117,10 +117,10 @@ def main() -> None:
         if where != topology:
             topology = where
             heads = " ".join(f"{name:>7s}" for name in MILESTONES)
-            print(f"\n{where}\n{'case':33s} {'by':9s} {heads}   {' '.join(STEPS)}")
+            print(f"\n{where}\n{'case':33s} {'by':18s} {heads}   {' '.join(STEPS)}")
         times = " ".join(f"{statistics.median(row[name]):7.0f}" if row[name] else " " * 7 for name in MILESTONES)
         single = " ".join(f"{statistics.median(row[name]):{len(name)}.0f}" for name in STEPS if row[name])
-        print(f"{case:33s} {how:9s} {times}   {single}")
+        print(f"{case:33s} {how:18s} {times}   {single}")
         for name in WORK.values():
             later, firsts = (every[where, case, how][name, one] for one in (False, True))
             if firsts:

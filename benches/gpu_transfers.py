@@ -235,14 +235,9 @@ def measured(ranks: Ranks, topology: str, case: Case, how: str, arguments: argpa
         row["row_ms"] = statistics.median([ranks.move(how)[0] for _ in range(repeats + 2)][2:]) * 1e3
         if wrong := ranks.wrong():
             raise SystemExit(f"{case.name}, {how}, in a row: {wrong} elements are wrong")
-        for _ in range(TRACED if arguments.trace else 1):
-            seconds, moved, heard = ranks.move(how, traced="traced")
-            ranks.wrong()
-            if arguments.trace:
-                told = {"topology": topology, "case": case.name, "how": how, "logs": ask(ranks.all, "log")}
-                with open(arguments.trace, "a") as file:
-                    json.dump(told, file)
-                    file.write("\n")
+        traced(ranks, topology, case, how, arguments.trace)
+        seconds, moved, heard = ranks.move(how, traced="traced")
+        ranks.wrong()
         row["traced_ms"] = seconds * 1e3
         for name, side in (("issuer", moved), ("other", heard)):
             row[f"{name}_us"] = {
@@ -255,6 +250,20 @@ def measured(ranks: Ranks, topology: str, case: Case, how: str, arguments: argpa
                 for worker, text in zip(ranks.all, ask(ranks.all, "profile"), strict=True):
                     file.write(f"{case.name}, {how}: {worker.process.name}\n{text}\n")
     return row
+
+
+def traced(ranks: Ranks, topology: str, case: Case, how: str, path: str | None) -> None:
+    """Writes down the steps of some turns after pauses, and of some in a row."""
+    for row in (False, True) if path else ():
+        for _ in range(TRACED):
+            ranks.move(how, traced="traced")
+            if not row:
+                ranks.wrong()
+            logs = ask(ranks.all, "log")
+            told = {"topology": topology, "case": case.name, "how": f"{how}, in a row" if row else how, "logs": logs}
+            with open(str(path), "a") as file:
+                json.dump(told, file)
+                file.write("\n")
 
 
 HEAD = (

@@ -108,12 +108,8 @@ impl Pairing {
 
     #[pyo3(signature = (tiles, chunk, /))]
     pub(crate) fn chunks(&self, py: Python<'_>, tiles: &Tiles, chunk: u64) -> PyResult<Vec<Chunk>> {
-        py.detach(|| {
-            let chunks = self.pairing.chunks(&tiles.0, chunk)?;
-            let made = chunks.iter().map(|one| Ok(Chunk::new(one.bytes, self.pairing.moves(&tiles.0, one)?)));
-            made.collect::<kvreshard::Result<Vec<_>>>()
-        })
-        .raised(py)
+        let chunks = py.detach(|| self.pairing.chunks(&tiles.0, chunk)).raised(py)?;
+        Ok(chunks.into_iter().map(|one| Chunk::new(&self.pairing, tiles, one)).collect())
     }
 
     #[pyo3(signature = (landed, chunk, /))]

@@ -1,6 +1,6 @@
 //! `Tile`, `Tiles`, `Chunk`, `Landed`, `LandedChunk`: what kernels move.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use kvreshard::lower as core;
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods};
@@ -85,13 +85,24 @@ impl Tiles {
 /// What goes through a buffer at once, packed.
 #[pyclass(module = "kvreshard", frozen)]
 pub(crate) struct Chunk {
-    bytes: u64,
-    moves: core::Moves,
+    pairing: Arc<core::Pairing>,
+    tiles: Arc<core::Tiles>,
+    chunk: core::Chunk,
+    moves: OnceLock<core::Moves>,
 }
 
 impl Chunk {
-    pub(crate) const fn new(bytes: u64, moves: core::Moves) -> Self {
-        Self { bytes, moves }
+    pub(crate) fn new(pairing: &Arc<core::Pairing>, tiles: &Tiles, chunk: core::Chunk) -> Self {
+        Self { pairing: pairing.clone(), tiles: tiles.0.clone(), chunk, moves: OnceLock::new() }
+    }
+
+    /// Made when first asked for: of a long request the first chunk need not wait for those of all others.
+    fn moves(&self) -> kvreshard::Result<&core::Moves> {
+        if let Some(made) = self.moves.get() {
+            return Ok(made);
+        }
+        let made = self.pairing.moves(&self.tiles, &self.chunk)?;
+        Ok(self.moves.get_or_init(|| made))
     }
 }
 
@@ -99,36 +110,42 @@ impl Chunk {
 impl Chunk {
     #[getter]
     fn bytes(&self) -> u64 {
-        self.bytes
+        self.chunk.bytes
     }
 
     #[getter]
     fn parts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<u64>>> {
-        parts(py, &self.moves)
+        parts(py, self.moves().raised(py)?)
     }
 
     #[getter]
-    fn pages<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i32>> {
-        self.moves.pages.clone().into_pyarray(py)
+    fn pages<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<i32>>> {
+        Ok(self.moves().raised(py)?.pages.clone().into_pyarray(py))
     }
 
     #[getter]
-    fn places<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i32>> {
-        self.moves.places.clone().into_pyarray(py)
+    fn places<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<i32>>> {
+        Ok(self.moves().raised(py)?.places.clone().into_pyarray(py))
     }
 
     #[getter]
     fn table_bytes(&self, py: Python<'_>) -> PyResult<u64> {
-        self.moves.table_bytes().raised(py)
+        self.moves().and_then(core::Moves::table_bytes).raised(py)
     }
 
     #[pyo3(signature = (tiles, out, /, *, most=usize::MAX))]
-    fn table(&self, tiles: &Tiles, out: &Bound<'_, PyArray1<u8>>, most: usize) -> PyResult<DeviceTable> {
-        device_table(&self.moves, &tiles.0, out, most)
+    fn table(
+        &self,
+        py: Python<'_>,
+        tiles: &Tiles,
+        out: &Bound<'_, PyArray1<u8>>,
+        most: usize,
+    ) -> PyResult<DeviceTable> {
+        device_table(self.moves().raised(py)?, &tiles.0, out, most)
     }
 
     fn __repr__(&self) -> String {
-        format!("Chunk({} bytes, {} parts)", self.bytes, self.moves.parts.len())
+        format!("Chunk({} bytes, {} parts)", self.chunk.bytes, self.chunk.parts.len())
     }
 }
 
