@@ -118,7 +118,7 @@ def _inferred(layer: str, memory: Buffer, form: kvr.PageFormat) -> Axes:
     does.
     """
     wanted = [(axis, form.extents[axis]) for axis in _surrounding(form)]
-    wanted = [(axis, extent) for axis, extent in wanted if extent > 1 and extent in memory.page_shape]
+    wanted = [(axis, extent) for axis, extent in wanted if extent in memory.page_shape]
     inside = min((_places(form, form.components[0], axis)[1] for axis, _ in wanted), default=0)
     around = [place for place, stride in enumerate(memory.page_strides) if stride >= inside]
     # An axis of smaller stride lies inside all of these; should none fit without it, something is wrong anyway.

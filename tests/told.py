@@ -1,0 +1,8 @@
+"""What an error tells: errors are data, so tests hold all of it."""
+
+from __future__ import annotations
+
+
+def told(error: BaseException) -> tuple[str, dict[str, object]]:
+    """The text of an error, and those of its attributes that say something."""
+    return str(error), {name: value for name, value in vars(error).items() if value is not None}
