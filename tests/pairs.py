@@ -1,0 +1,91 @@
+"""Two connectors over agents of this process, kernels that take as long as a test says, and what pages hold."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kvreshard as kvr
+from kvreshard.nixl import Connector, Event
+from kvreshard.nixl.control import Flow
+from kvreshard.nixl.staging import Area, Fence
+from tests.connector_rank import Bytes, Spec, publish, request
+
+HERE = Spec("here", engine="decode", notation="n h k[d] v[d]", pages=64)
+THERE = Spec("there", pages=64)
+PAGE = THERE.format.page_bytes
+SLOT = 2 * PAGE
+STAGING: dict[str, Any] = {"staging": 12 * SLOT, "slot_bytes": SLOT}
+
+
+class Pair:
+    """Two connectors that know each other, and the pages of both."""
+
+    def __init__(self, here: Spec = HERE, there: Spec = THERE, flow: Flow = "push", **options: Any) -> None:
+        self.mine, self.theirs = here.arrays(1), there.arrays(2)
+        self.here = Connector("here", flow=flow, **{**STAGING, **options})
+        self.there = Connector("there", flow=flow, **{**STAGING, **options})
+        publish(self.here, here, self.mine)
+        publish(self.there, there, self.theirs)
+        self.before = [page.copy() for page in (*self.mine, *self.theirs)]
+        self.peer = self.here.connect(self.there.metadata())
+
+    def turns(self, count: int) -> tuple[list[Event], list[Event]]:
+        """What both see while each looks so often."""
+        seen: tuple[list[Event], list[Event]] = [], []
+        for _ in range(count):
+            seen[0].extend(self.here.poll())
+            seen[1].extend(self.there.poll())
+        return seen
+
+    def until(self, *wanted: str) -> tuple[list[Event], list[Event]]:
+        """Turns until `here` has seen events of these kinds."""
+        seen: tuple[list[Event], list[Event]] = [], []
+        ends = time.monotonic() + 10
+        while not set(wanted) <= {type(event).__name__ for event in seen[0]}:
+            assert time.monotonic() < ends, seen
+            for some, more in zip(seen, self.turns(1), strict=True):
+                some.extend(more)
+        return seen
+
+    def close(self) -> None:
+        self.here.close(timeout=0.1)
+        self.there.close(timeout=0.1)
+
+
+def tokens(pages: Bytes, spec: Spec) -> np.ndarray:
+    """Pages as [page, token, head, K|V and channel], by what their writer does."""
+    both = pages.view(np.uint16)
+    if spec.notation.startswith("n h"):
+        return both.reshape(-1, spec.tokens, spec.heads, 2 * spec.size)
+    return both.reshape(-1, spec.heads, spec.tokens, 2 * spec.size).transpose(0, 2, 1, 3)
+
+
+def pages(count: int, first: int = 0) -> kvr.Request:
+    """Pages here, and twice as far on there."""
+    at = range(first, first + count)
+    return request((0, 16 * count), list(at), [2 * page for page in at])
+
+
+class Kernels:
+    """Kernels that have done their work and are over when the test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.over, self.waited, self.begun = False, 0, list[tuple[int, bool]]()
+        move = Area.move
+
+        def slow(area: Area, mover: Any, work: Any, index: int, *, gather: bool, after: Any = None) -> Fence:
+            assert move(area, mover, work, index, gather=gather, after=after).over
+            self.begun.append((index, gather))
+            return Fence(self)
+
+        monkeypatch.setattr(Area, "move", slow)
+
+    def query(self) -> bool:
+        return self.over
+
+    def synchronize(self) -> None:
+        self.waited += 1
