@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -140,6 +141,8 @@ class Transfer:
             peer.metrics.failures += 1
         for leg in self.legs:
             leg.stop()
-        reason.request = self.id
+        # A peer that is lost fails all its requests by one error, which is not to name the last of them.
+        reason, cause = copy(reason), reason.__cause__
+        reason.request, reason.__cause__ = self.id, cause
         pages: Literal["held", "free"] = "held" if self.moving else "free"
         return Failed(self.id, self.direction, reason, pages, tuple(peer.name for peer in concerned))
