@@ -11,6 +11,7 @@ import socket
 import tempfile
 import threading
 import uuid
+from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
@@ -292,12 +293,12 @@ def _free_port() -> int:
             return port
 
 
-def model_folder(case: Case) -> str:
-    """A folder with the configuration of a small Llama; both engines must name the same."""
+@contextlib.contextmanager
+def model_folder(case: Case) -> Iterator[str]:
+    """A folder, while the body runs, with the configuration of a small Llama; both engines must name the same."""
     queries = case.heads
     while any(queries % part for part in (case.heads, case.prefill.tp, case.decode.tp)):
         queries += 1
-    folder = tempfile.mkdtemp(prefix="kvreshard-model-")
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -313,6 +314,7 @@ def model_folder(case: Case) -> str:
         "max_position_embeddings": 65536,
         "torch_dtype": case.dtype,
     }
-    with open(os.path.join(folder, "config.json"), "w") as out:
-        json.dump(config, out)
-    return folder
+    with tempfile.TemporaryDirectory(prefix="kvreshard-model-") as folder:
+        with open(os.path.join(folder, "config.json"), "w") as out:
+            json.dump(config, out)
+        yield folder

@@ -97,10 +97,9 @@ def _errors() -> Iterator[_Errors]:
 
 def run(case: Case) -> dict[str, Any]:
     """Runs one case: `verdict` is `right`, `wrong` or `refused`, and what was counted and timed."""
-    model = model_folder(case)
     result: dict[str, Any] = {"verdict": "refused", "errors": []}
     engines: list[Engine] = []
-    with _errors() as errors:
+    with model_folder(case) as model, _errors() as errors:
         try:
             for name, side, role in (
                 ("prefill", case.prefill, "kv_producer"),
