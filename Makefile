@@ -8,7 +8,7 @@ DOCS := .venv-docs
 PIP_FLAGS := --quiet --disable-pip-version-check
 # What `make audit` asks of cargo-deny; `bans licenses sources` needs no network.
 AUDIT ?= advisories bans licenses sources
-AUDITED := build demo docs test vllm
+AUDITED := build demo docs test mutants vllm
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name target -prune -o \( -name '*.rs' -o -name Cargo.toml \) -print)
 BUILD_SOURCES := $(RUST_SOURCES) pyproject.toml
 
@@ -23,7 +23,7 @@ export CARGO_TERM_PROGRESS_WHEN := never
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: $(DEMO)/built ## Build, then move KV cache through NIXL between processes that lay it out differently
@@ -134,6 +134,16 @@ mutants: tools-present ## Change the Rust code in one place after another and se
 	  case $$? in 2|3) ;; *) exit 1 ;; esac; }; \
 	$(foreach module,$(or $(MODULES),wire ring lower plan verify),run $(module) $(MUTANTS_$(module));) \
 	cat target/mutants-*/mutants.out/missed.txt
+
+MUTMUT := target/mutants-python/tool
+$(MUTMUT)/installed: requirements/mutants.txt | $(TEST)/installed
+	rm -rf $(MUTMUT)
+	$(TEST)/bin/python -m pip install $(PIP_FLAGS) --no-deps --target $(MUTMUT) -r requirements/mutants.txt
+	@touch $@
+
+.PHONY: mutants-python
+mutants-python: $(TEST)/built $(MUTMUT)/installed ## Change the connector's Python likewise: MODULES, SAMPLE of each at random from SEED; AGAIN=1 for what was missed
+	$(TEST)/bin/python -m tests.mutants $(MODULES) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(if $(AGAIN),--again)
 
 .PHONY: soak-plan
 soak-plan: tools-present ## Plan PAIRS random pairs (100,000 where not given) from SEED on, against brute force; a failure is shrunk and kept

@@ -22,51 +22,58 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 
-_STRATEGIES = "tests/test_strategies.py::test_pages_do_not_show_by_what_strategy_they_came"
-_MOVED = tuple(f"{_STRATEGIES}[{name}]" for name in ("to-shuffled", "push-to-shuffled"))
-_SCRIPTED = ("tests/test_connector_states.py", "tests/test_landed.py")
+_MOVES = tuple(
+    f"tests/test_{name}.py" for name in ("moves", "moves_fenced", "moves_packed", "connector_states", "landed")
+)
 
 TESTS: dict[str, tuple[str, ...]] = {
     "wire": ("tests/test_wire_refusals.py", "tests/test_connector_wire.py", "tests/test_wire_v1.py"),
     "strides": ("tests/test_strides.py",),
     "order": ("tests/test_strategy.py",),
     "strategy": ("tests/test_strategy.py",),
-    "parcelling": ("tests/test_packed.py", *_MOVED),
-    "carrier": ("tests/test_carrier.py", _MOVED[0]),
-    "staging": ("tests/test_staging.py", "tests/test_landed.py"),
-    "landing": _SCRIPTED,
-    "landed": _SCRIPTED,
-    "packed": ("tests/test_packed.py", *_MOVED),
-    "packing": ("tests/test_packed.py", *_MOVED),
-    "parcels": ("tests/test_packed.py", *_MOVED),
+    "parcelling": _MOVES,
+    "carrier": (*_MOVES, "tests/test_carrier.py"),
+    "staging": (*_MOVES, "tests/test_staging.py"),
+    "landing": _MOVES,
+    "landed": _MOVES,
+    "packed": _MOVES,
+    "packing": _MOVES,
+    "parcels": _MOVES,
     "passes": ("tests/test_calibrate.py",),
-    "flights": _SCRIPTED,
-    "issue": (*_SCRIPTED, "tests/test_connector_wire.py"),
-    "leg": _SCRIPTED,
-    "transfer": _SCRIPTED,
-    "listener": ("tests/test_hostile_notices.py", "tests/test_connector.py", *_MOVED),
-    "sessions": ("tests/test_packed.py", *_MOVED),
-    "peer": _SCRIPTED,
-    "contact": ("tests/test_first_contact.py",),
-    "meeting": ("tests/test_first_contact.py", "tests/test_first_contact_push.py"),
-    "meetings": ("tests/test_first_contact_push.py",),
-    "memory": ("tests/test_connector_memory.py",),
-    "clearing": ("tests/test_connector.py",),
+    "flights": _MOVES,
+    "issue": _MOVES,
+    "leg": _MOVES,
+    "transfer": _MOVES,
+    "listener": _MOVES,
+    "sessions": _MOVES,
+    "peer": _MOVES,
+    "contact": ("tests/test_contacts.py",),
+    "meeting": ("tests/test_contacts.py",),
+    "meetings": ("tests/test_contacts.py",),
+    "memory": ("tests/test_memory.py",),
+    "clearing": ("tests/test_memory.py", "tests/test_moves.py"),
     "digests": ("tests/test_digests.py",),
-    "connector": _SCRIPTED,
+    "connector": _MOVES,
     "leases": ("tests/test_ledger.py", "tests/test_leases.py"),
     "notices": ("tests/test_ledger.py", "tests/test_connector_wire.py", "tests/test_wire_v1.py"),
     "path": ("tests/test_path.py",),
     "control": ("tests/test_ledger.py", "tests/test_connector_wire.py", "tests/test_wire_v1.py"),
 }
 
-SLOW = (
-    "tests/test_landed.py::test_a_retry_after_a_failure_brings_the_right_bytes",
-)
+SLOW = ("tests/test_landed.py::test_a_retry_after_a_failure_brings_the_right_bytes",)
 """Tests in those files that take seconds, and need other processes."""
 
 ENDS = {0: "missed", 1: "caught", 3: "caught", 33: "not reached", -11: "crashed", -24: "never ended", -9: "never ended"}
 """How a mutant's tests end, by mutmut's exit code; any other is of tests that could not be run."""
+
+SHOW = """
+import sys
+from mutmut.mutation.diff_apply import get_diff_for_mutant
+for name in sys.argv[2:]:
+    lines = get_diff_for_mutant(name, path=sys.argv[1]).splitlines()
+    print(name, *(line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")), "", sep="\\n")
+"""
+"""mutmut shows one mutant a call, and takes a second for it."""
 
 
 class Run:
@@ -99,11 +106,19 @@ class Run:
         lines = [f"{key} = {json.dumps(value)}" for key, value in options.items()]
         (self.folder / "pyproject.toml").write_text("\n".join([given, "[tool.mutmut]", *lines, ""]), encoding="utf-8")
 
-    def call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Runs mutmut."""
+    def python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Runs something that can import mutmut."""
         environment = {**os.environ, "PYTHONPATH": str(self.tool), "PYTHONDONTWRITEBYTECODE": "1"}
-        command = [sys.executable, str(self.tool / "bin/mutmut"), *arguments]
+        command = [sys.executable, *arguments]
         return subprocess.run(command, cwd=self.folder, env=environment, text=True, capture_output=True, check=False)
+
+    def mutmut(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Runs mutmut."""
+        return self.python(str(self.tool / "bin/mutmut"), *arguments)
+
+    def changes(self, names: list[str]) -> str:
+        """What these mutants are."""
+        return self.python("-c", SHOW, f"kvreshard/nixl/{self.module}.py", *names).stdout
 
     def ends(self) -> dict[str, int | None]:
         """Every mutant, and the exit code of its tests; `None` where they were not run."""
@@ -114,7 +129,7 @@ class Run:
     def mutants(self, sample: int | None, seed: int) -> list[str]:
         """The names of all mutants, or of so many."""
         # Mutants are made before mutmut finds that there is none of this name.
-        told = self.call("run", "none")
+        told = self.mutmut("run", "none")
         if "nothing matches" not in told.stderr:
             raise SystemExit(f"{self.module}: mutmut ended with {told.returncode}\n{told.stdout}\n{told.stderr}")
         names = sorted(self.ends())
@@ -122,7 +137,7 @@ class Run:
 
     def test(self, names: list[str]) -> dict[str, str]:
         """How the tests of each end."""
-        told = self.call("run", "--max-children", "1", *names)
+        told = self.mutmut("run", "--max-children", "1", *names)
         ends = self.ends()
         if any(ends[name] is None for name in names):
             raise SystemExit(f"{self.module}: mutmut ended with {told.returncode}\n{told.stdout}\n{told.stderr}")
@@ -131,13 +146,16 @@ class Run:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("modules", nargs="*", default=list(TESTS), metavar="module", choices=[[], *TESTS])
+    parser.add_argument("modules", nargs="*", metavar="module", help=f"all where none is given: {', '.join(TESTS)}")
     parser.add_argument("--sample", type=int, help="how many mutants of a module, all where it has no more")
     parser.add_argument("--seed", type=int, default=1, help="which ones")
     parser.add_argument("--again", action="store_true", help="only those that were not caught the last time")
     parser.add_argument("--folder", type=Path, default=ROOT / "target/mutants-python", help="with mutmut in `tool`")
     options = parser.parse_args()
-    for module in options.modules:
+    unknown = [module for module in options.modules if module not in TESTS]
+    if unknown:
+        parser.error(f"no tests are named for {', '.join(unknown)}")
+    for module in options.modules or TESTS:
         run = Run(module, options.folder / "tool", options.folder / module)
         kept = run.folder / "ends.json"
         before: dict[str, str] = json.loads(kept.read_text()) if options.again else {}
@@ -149,8 +167,8 @@ def main() -> None:
         found = run.test(names)
         kept.write_text(json.dumps({**before, **found}, indent=1), encoding="utf-8")
         print(f"{module}: {len(found)} of {len(run.ends())}", dict(Counter(found.values())), flush=True)
-        for name in (name for name, end in found.items() if end != "caught"):
-            print(f"\n{found[name]}: {run.call('show', name).stdout}")
+        for end in sorted({*found.values()} - {"caught"}):
+            print(f"\n{end}:\n{run.changes([name for name in found if found[name] == end])}", flush=True)
 
 
 if __name__ == "__main__":
