@@ -49,7 +49,7 @@ class Transfer:
         """Gives the request up; `None` when it has failed already."""
         if self.failed:
             return None
-        return self._fail(Cancelled(f"request {self.id} was cancelled", request=self.id))
+        return self._fail(Cancelled(f"request {self.id} was cancelled"))
 
     def advance(self, now: float) -> Iterator[Event]:
         """Progress since the last call, as events. The transfer has come to its end when `over`."""
@@ -89,13 +89,11 @@ class Transfer:
                 return LeaseOver(
                     f"request {self.id}: {lease.peer.name} did not hold the pages until they were read",
                     peer=lease.peer.name,
-                    request=self.id,
                 )
             if not lease.peer.connected and lease.verdict != "confirmed":
                 return PeerLost(
                     f"request {self.id}: {lease.peer.name} was lost before it said whether it held the pages",
                     peer=lease.peer.name,
-                    request=self.id,
                 )
             (lease.end if self._all_done else lease.keep)(now)
         return None
@@ -119,7 +117,7 @@ class Transfer:
             while self.clear:
                 self.clear.pop()()
         except Exception as error:  # Whatever torch raises fails this request, and not whoever polls.
-            return TransferError(f"request {self.id}: {error}", request=self.id)
+            return TransferError(f"request {self.id}: {error}")
         return None
 
     def _too_late(self) -> NixlError:
@@ -132,7 +130,7 @@ class Transfer:
         else:
             slow = [lease.peer.name for lease in self.leases if lease.verdict != "confirmed"]
             what = "did not confirm in time that it held the pages (does it expect the request?)"
-        return DeadlinePassed(f"request {self.id}: {', '.join(slow)} {what}", peer=slow[0], request=self.id)
+        return DeadlinePassed(f"request {self.id}: {', '.join(slow)} {what}", peer=slow[0])
 
     def _fail(self, reason: NixlError) -> Failed:
         self.failed = True
