@@ -13,6 +13,7 @@ from kvreshard.nixl import Connector, Event
 from kvreshard.nixl.control import Flow
 from kvreshard.nixl.staging import Area, Fence
 from tests.connector_rank import Bytes, Spec, publish, request
+from tests.fabric import Fabric, Fake
 
 HERE = Spec("here", engine="decode", notation="n h k[d] v[d]", pages=64)
 THERE = Spec("there", pages=64)
@@ -54,6 +55,14 @@ class Pair:
     def close(self) -> None:
         self.here.close(timeout=0.1)
         self.there.close(timeout=0.1)
+
+
+def other_agent(fabric: Fabric, name: str, **options: Any) -> tuple[Connector, list[Bytes]]:
+    """A connector on a host's agent, with pages as `here` has them."""
+    connector = Connector(agent=Fake(name, fabric), **{**STAGING, **options})
+    arrays = HERE.arrays(4)
+    publish(connector, HERE, arrays)
+    return connector, arrays
 
 
 def tokens(pages: Bytes, spec: Spec) -> np.ndarray:

@@ -54,7 +54,7 @@ def test_a_read_brings_the_pages_and_nothing_else(fabric: Fabric, strategy: Want
     there += pair.turns(2)[1]
     (finished,) = here
     assert isinstance(finished, Finished)
-    assert finished.strategies == (strategy,)
+    assert (finished.id, finished.direction, finished.strategies) == ("r", "read", (strategy,))
     assert there == [Released("r", ("here",))]
     for layer in range(HERE.layers):
         wanted = tokens(pair.before[layer], HERE).copy()
@@ -74,7 +74,7 @@ def test_a_write_brings_the_pages_and_clears_what_nothing_covers(fabric: Fabric,
     there += pair.turns(2)[1]
     (finished,) = here
     assert isinstance(finished, Finished)
-    assert finished.strategies == (strategy,)
+    assert (finished.id, finished.direction, finished.strategies) == ("w", "write", (strategy,))
     assert there == [Arrived("w", ("here",))]
     for layer in range(HERE.layers):
         wanted = tokens(pair.before[HERE.layers + layer], HERE).copy()

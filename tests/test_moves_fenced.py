@@ -238,6 +238,34 @@ def test_a_page_that_cannot_be_cleared_fails_the_request(fabric: Fabric, monkeyp
     pair.close()
 
 
+def test_of_two_producers_the_one_that_has_not_confirmed_is_named(fabric: Fabric) -> None:
+    pair = Pair()
+    other = Connector("other", **STAGING)
+    publish(other, replace(THERE, name="other"), THERE.arrays(3))
+    second = pair.here.connect(other.metadata())
+    parts = [(pair.peer, request((0, 16), [0], [0])), (second, request((0, 16), [1], [0]))]
+    for id, gone in (("r", False), ("s", True)):
+        for producer in (pair.there, other):
+            producer.expect(id, readers=1)
+        fabric.lost = lambda sender, receiver, message: receiver == "other" and lost(Done)(sender, receiver, message)
+        pair.here.read_all(parts, id=id, strategy="direct", fence=True, deadline=0.3)
+        for _ in range(3):
+            assert pair.turns(1)[0] == []
+            other.poll()
+        if gone:
+            # It has confirmed, and what becomes of it then is no news of the request.
+            pair.here.gone("there")
+            (down,) = pair.here.poll()
+            assert isinstance(down, PeerDown)
+            assert down.requests == ()
+        failed, _ = ended(pair)
+        assert (type(failed.reason), failed.id) == (DeadlinePassed, id)
+        text = "other did not confirm in time that it held the pages (does it expect the request?)"
+        assert told(failed.reason) == (f"request {id}: {text}", {"peer": "other", "request": id})
+    pair.close()
+    other.close(timeout=0)
+
+
 def test_a_source_that_is_done_is_not_needed_any_more(fabric: Fabric) -> None:
     pair = Pair()
     other = Connector("other", **STAGING)

@@ -1,0 +1,449 @@
+"""First contact: what is marked, compared, asked and answered, over agents that copy memory themselves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("nixl")
+
+import kvreshard as kvr
+from kvreshard.nixl import DeadlinePassed, FirstContact, Unsupported, control, meetings
+from kvreshard.nixl.contact import Expected, compare, mark
+from kvreshard.nixl.control import Found, Marked
+from kvreshard.nixl.meetings import Meetings, Scratch, told_blocks
+from kvreshard.probe import ProbeError, WriterMismatch, marks
+from tests.connector_rank import request
+from tests.fabric import Fabric, connected
+from tests.marked import reader, writer
+from tests.pairs import HERE, THERE, Pair, other_agent
+from tests.told import told
+
+PAGE = kvr.PageFormat("h n k[d] v[d]", h=2, n=4, d=8, dtype="i16")
+Sides = dict[str, np.ndarray]
+
+
+def rank(
+    form: kvr.PageFormat = PAGE,
+    *,
+    holds: Mapping[str, tuple[int, int]] | None = None,
+    layers: int = 2,
+    groups: list[kvr.Group] | None = None,
+    **position: Any,
+) -> kvr.RankLayout:
+    """Layers of one segment, of eight pages of two heads of four."""
+    size = 8 * form.page_bytes
+    made = [
+        kvr.Layer(
+            f"layers.{number}",
+            [kvr.Segment(kvr.Region((1 + number) << 20, size), form, pages=8, holds=dict(holds) if holds else None)],
+            totals={"h": 4 if holds else 2},
+        )
+        for number in range(layers)
+    ]
+    return kvr.RankLayout(engine="e", layers=made, groups=groups, **position)
+
+
+class Pages:
+    """What a writer has stored, by layer and page; a reader finds it again."""
+
+    def __init__(self) -> None:
+        self.stored: dict[tuple[str, int], Sides] = {}
+
+    def write(self, layer: str, page: int, values: Mapping[str, Any]) -> None:
+        self.stored[layer, page] = {name: np.array(value) for name, value in values.items()}
+
+    def read(self, layer: str, page: int) -> Sides:
+        return self.stored[layer, page]
+
+
+def test_every_page_of_the_blocks_is_marked_as_its_tokens_say() -> None:
+    pages = Pages()
+    layout = rank(groups=[kvr.Group("tokens", pages_per_block=2)])
+    assert mark(layout, [kvr.Blocks([3, 1], 16)], pages.write, 5) == 8
+    wanted = [(layer, page) for layer in ("layers.0", "layers.1") for page in (6, 7, 2, 3)]
+    assert list(pages.stored) == wanted
+    for (layer, page), number in zip(wanted, (0, 1, 2, 3) * 2, strict=True):
+        made = marks(PAGE, seed=5, first={"n": 16 + 4 * number, "h": 0}).values
+        assert pages.stored[layer, page].keys() == made.keys() == {"k", "v"}
+        for name, values in made.items():
+            np.testing.assert_array_equal(pages.stored[layer, page][name], values)
+
+
+def looked(peer: kvr.RankLayout, pages: Pages, takes: Any = None, **changed: Any) -> tuple[int, int]:
+    """What a comparison of all that was marked has looked at."""
+    expected = Expected([kvr.Blocks([3, 1])], (0, 8), 5)
+    return compare(rank(), peer, takes, replace(expected, **changed), pages.read)
+
+
+@pytest.fixture
+def marked() -> Pages:
+    pages = Pages()
+    mark(rank(), [kvr.Blocks([3, 1])], pages.write, 5)
+    return pages
+
+
+def test_what_both_sides_hold_is_compared(marked: Pages) -> None:
+    whole = 2 * 2 * 4 * 2 * 8
+    assert looked(rank(), marked) == (4, 2 * whole)
+    # Half of the tokens of the second page; one layer; the heads that the peer has.
+    assert looked(rank(), marked, tokens=(0, 6)) == (4, 2 * whole * 6 // 8)
+    assert looked(rank(), marked, tokens=(5, 6)) == (4, 2 * whole * 1 // 8)
+    assert looked(rank(layers=1), marked) == (2, whole)
+    assert looked(rank(PAGE.with_extents(h=1), holds={"h": (1, 2)}), marked) == (4, whole)
+    # What an edge carries counts, and not what the peer has.
+    assert looked(rank(), marked, [("layers.1", [("h", 0, 1)], True)]) == (2, whole // 2)
+    assert looked(rank(layers=1), marked, [("layers.0", [], True), ("layers.1", [], True)]) == (4, 2 * whole)
+
+
+def test_an_element_that_is_another_is_named(marked: Pages) -> None:
+    marked.stored["layers.1", 1]["v"][1, 1, 2] += 1
+    with pytest.raises(WriterMismatch) as caught:
+        looked(rank(), marked)
+    text = str(caught.value)
+    assert text.startswith("first contact with e: layer layers.1, page 1: component v, element (1, 1, 2): ")
+    assert text.endswith("1 of 64 elements are wrong; the two sides do not mean the same pages")
+    assert caught.value.component == "v"
+    # It is of a token that the request does not have, or of a head that the peer does not.
+    assert looked(rank(), marked, tokens=(0, 5))[0] == 4
+    assert looked(rank(PAGE.with_extents(h=1), holds={"h": (0, 1)}), marked)[0] == 4
+
+
+def test_what_a_reader_does_not_find(marked: Pages) -> None:
+    del marked.stored["layers.0", 3]["v"]
+    with pytest.raises(WriterMismatch) as caught:
+        looked(rank(), marked)
+    text = "component v: the reader found nothing; the two sides do not mean the same pages"
+    assert str(caught.value) == f"first contact with e: layer layers.0, page 3: {text}"
+    assert caught.value.component == "v"
+    marked.stored["layers.0", 3]["v"] = np.zeros((4, 2, 7), np.int16)
+    with pytest.raises(ProbeError) as shape:
+        looked(rank(), marked)
+    assert str(shape.value) == "component v: shape (4, 2, 7) is read, (4, 2, 8) was marked"
+
+
+NOTHING = "first contact: the request covers no element that both sides hold"
+
+
+@pytest.mark.parametrize(
+    ("changed", "takes"),
+    [({"tokens": (8, 12)}, None), ({}, []), ({}, [("layers.2", [], True)]), ({}, [("layers.0", [("h", 2, 4)], True)])],
+)
+def test_a_contact_that_looks_at_nothing_is_none(marked: Pages, changed: dict[str, Any], takes: Any) -> None:
+    with pytest.raises(ProbeError) as caught:
+        looked(rank(), marked, takes, **changed)
+    assert str(caught.value) == NOTHING
+
+
+KINDS = "marks and digests are for pages of whole runs of tokens, not for states or context parallelism"
+STATE = kvr.PageFormat("x[h p]", h=2, p=4, dtype="f32")
+
+
+@pytest.mark.parametrize(
+    ("layout", "text"),
+    [
+        (rank(STATE, groups=[kvr.Group("state")]), f"layer layers.0: {KINDS}"),
+        (rank(groups=[kvr.Group("tokens", tokens_per_state=2)]), f"layer layers.0: {KINDS}"),
+        (rank(cp=(0, 2), cp_interleave=4), f"layer layers.0: {KINDS}"),
+    ],
+    ids=["states", "several tokens a state", "context parallelism"],
+)
+def test_pages_that_are_no_runs_of_tokens_are_not_marked(layout: kvr.RankLayout, text: str) -> None:
+    with pytest.raises(Unsupported) as caught:
+        mark(layout, [kvr.Blocks([1])], Pages().write, 1)
+    assert told(caught.value)[0] == text
+
+
+def test_a_list_of_blocks_a_group_is_needed() -> None:
+    with pytest.raises(ProbeError) as caught:
+        mark(rank(), [], Pages().write, 1)
+    assert str(caught.value) == "blocks of 0 groups are given, the layout has 1"
+
+
+def test_planes_and_components_in_two_segments_are_not_marked() -> None:
+    plane = kvr.PageFormat("n k[d] v[d]", n=4, d=8, dtype="i16")
+    with pytest.raises(Unsupported) as caught:
+        mark(rank(plane, holds={"h": (0, 1)}, layers=1), [kvr.Blocks([1])], Pages().write, 1)
+    assert str(caught.value) == "layer layers.0: `n k[d] v[d]` has no axis h"
+    half = kvr.PageFormat("h n k[d]", h=1, n=4, d=8, dtype="i16")
+    region = kvr.Region(1 << 20, 1 << 16)
+    segments = [
+        kvr.Segment(region, half, pages=8, offset=4096 * head, holds={"h": (head, head + 1)}) for head in (0, 1)
+    ]
+    layout = kvr.RankLayout(engine="e", layers=[kvr.Layer("a", segments, totals={"h": 2})])
+    with pytest.raises(Unsupported) as caught:
+        mark(layout, [kvr.Blocks([1])], Pages().write, 1)
+    assert str(caught.value) == "layer a: several segments hold component k"
+
+
+# Between two connectors
+
+
+@pytest.fixture
+def fabric() -> Iterator[Fabric]:
+    with connected() as made:
+        yield made
+
+
+BLOCKS = request((0, 32), [7, 9], [15, 3])
+
+
+def contact(pair: Pair, direction: str, *, lie: bool = False, **options: Any) -> FirstContact:
+    """Blocks 7 and 9 here, 15 and 3 there; a side that lies has its axes the other way."""
+    other = THERE.notation if lie else HERE.notation
+    if direction == "read":
+        return FirstContact(BLOCKS, read=reader(pair.mine, HERE, other), seed=5, **options)
+    return FirstContact(BLOCKS, write=writer(pair.mine, HERE, other), seed=5, **options)
+
+
+def meet(pair: Pair, fabric: Fabric, first: FirstContact, direction: Any) -> None:
+    """Makes contact while the other side serves."""
+    pair.here.disconnect(pair.peer)
+    fabric.told.clear()
+    with pair.there.serve():
+        pair.peer = pair.here.connect(pair.there.metadata(), direction=direction, first_contact=first)
+
+
+def said(fabric: Fabric, kind: type) -> list[Any]:
+    found = [control.decode(message) for _, _, message in fabric.told if control.is_control(message)]
+    return [message for message in found if isinstance(message, kind)]
+
+
+def test_a_read_of_marked_pages_meets(fabric: Fabric) -> None:
+    pair = Pair()
+    pair.there.mark([kvr.Blocks([15, 3])], writer(pair.theirs, THERE, THERE.notation), seed=5)
+    for strategy in ("auto", "landed", "packed", "direct"):
+        fabric.made.clear()
+        meet(pair, fabric, contact(pair, "read", strategy=strategy), "read")
+        assert pair.peer.connected
+        assert pair.here.poll() == []
+        assert pair.here.in_flight == ()
+        # No notice: it is no request of the peer's.
+        assert [message for _, _, message in fabric.told if not control.is_control(message)] == [
+            message for _, _, message in fabric.told if message.startswith(b"kvreshard-ring")
+        ]
+    with pytest.raises(WriterMismatch, match=r"first contact with prefill: layer layers.0, page 7: component k"):
+        meet(pair, fabric, contact(pair, "read", lie=True), "read")
+    assert not pair.peer.connected
+    assert pair.here._peers == {}
+    with pytest.raises(WriterMismatch):
+        meet(pair, fabric, replace(contact(pair, "read"), seed=6), "read")
+    pair.peer = pair.here.connect(pair.there.metadata())
+    pair.close()
+
+
+def test_a_write_of_marked_pages_meets_where_the_target_says_so(fabric: Fabric) -> None:
+    pair = Pair()
+    scratch = [kvr.Blocks([15, 3])]
+    pair.there.expect_contacts(scratch, reader(pair.theirs, THERE, THERE.notation))
+    meet(pair, fabric, contact(pair, "write"), "write")
+    (asked,) = said(fabric, Marked)
+    assert (asked.seed, asked.tokens, asked.blocks, asked.takes) == (5, (0, 32), told_blocks(scratch), None)
+    assert asked.id.startswith("first-contact/")
+    size = HERE.heads * HERE.size * 2
+    assert said(fabric, Found) == [Found(asked.id, 4, HERE.layers * 32 * size, False, "")]
+    assert pair.here._meetings._asked == {}
+    with pytest.raises(WriterMismatch) as caught:
+        meet(pair, fabric, contact(pair, "write", lie=True), "write")
+    text = "first contact: there says: first contact with decode: layer layers.0, page 15: component k, element "
+    assert str(caught.value).startswith(text)
+    pair.there.expect_contacts(None)
+    with pytest.raises(Unsupported) as refused:
+        meet(pair, fabric, contact(pair, "write"), "write")
+    text = "first contact: there says: it expects no first contact: expect_contacts() there first"
+    assert told(refused.value) == (text, {"peer": "there"})
+    pair.peer = pair.here.connect(pair.there.metadata())
+    pair.close()
+
+
+def test_a_question_is_asked_again_and_answered_alike(fabric: Fabric) -> None:
+    pair = Pair()
+    looked: list[int] = []
+    read = reader(pair.theirs, THERE, THERE.notation)
+
+    def seen(layer: str, page: int) -> Any:
+        looked.append(page)
+        return read(layer, page)
+
+    pair.there.expect_contacts([kvr.Blocks([15, 3])], seen)
+    fabric.lost = lambda sender, receiver, message: (
+        sender == "there" and control.is_control(message) and len(said(fabric, Found)) == 1
+    )
+    meet(pair, fabric, contact(pair, "write", strategy="direct"), "write")
+    assert len(said(fabric, Marked)) == len(said(fabric, Found)) == 2
+    assert len({one.id for one in (*said(fabric, Marked), *said(fabric, Found))}) == 1
+    # Who it is, once more: the first question had no answer.
+    assert len(said(fabric, control.Hello)) == 2
+    assert looked == [15, 3, 15, 3]
+    pair.close()
+
+
+def test_no_answer_in_time_is_the_end_of_the_contact(fabric: Fabric) -> None:
+    pair = Pair()
+    fabric.lost = lambda *_: True
+    begun = time.monotonic()
+    with pytest.raises(DeadlinePassed) as caught:
+        meet(pair, fabric, contact(pair, "write", deadline=0.4, strategy="direct"), "write")
+    assert time.monotonic() - begun >= 0.4
+    text = "first contact: there did not say what its reader finds (does it poll?)"
+    assert told(caught.value) == (text, {"peer": "there"})
+    # At once, and after 0.25 s.
+    assert len(said(fabric, Marked)) == 2
+    assert pair.here._meetings._asked == {}
+    # Marked pages that do not come.
+    fabric.held = lambda handle: True
+    with pytest.raises(DeadlinePassed) as late:
+        meet(pair, fabric, contact(pair, "read", deadline=0.02, strategy="direct"), "read")
+    assert "did not finish in time" in str(late.value)
+    # What is held keeps its peer.
+    assert list(pair.here._peers) == ["there"]
+    fabric.held = lambda handle: False
+    pair.turns(2)
+    pair.close()
+
+
+def test_a_target_that_looked_at_nothing_is_no_witness(fabric: Fabric, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = Pair()
+    monkeypatch.setattr(Meetings, "answer", lambda self, layout, peer, asked: Found(asked.id, 0, 0, False, ""))
+    with pytest.raises(ProbeError) as caught:
+        meet(pair, fabric, contact(pair, "write"), "write")
+    assert str(caught.value) == "first contact: there looked at nothing"
+    pair.peer = pair.here.connect(pair.there.metadata())
+    pair.close()
+
+
+SIDES = "first contact goes with direction 'read' and a reader, or with 'write' and a writer"
+
+
+@pytest.mark.parametrize(
+    ("direction", "given"), [("read", "write"), ("write", "read"), (None, "read"), (None, "write")]
+)
+def test_a_contact_has_the_side_of_its_direction(fabric: Fabric, direction: Any, given: str) -> None:
+    pair = Pair()
+    with pytest.raises(Unsupported) as caught:
+        meet(pair, fabric, contact(pair, given), direction)
+    assert told(caught.value) == (SIDES, {})
+    assert fabric.made == []
+    pair.peer = pair.here.connect(pair.there.metadata())
+    pair.close()
+
+
+def test_a_host_agent_makes_contact_by_direct_reads_only(fabric: Fabric) -> None:
+    """Its notices are the host's, who does not pass them on meanwhile."""
+    pair = Pair()
+    pair.there.mark([kvr.Blocks([15, 3])], writer(pair.theirs, THERE, THERE.notation), seed=5)
+    host, arrays = other_agent(fabric, "host")
+    peer = host.connect(
+        pair.there.metadata(), first_contact=FirstContact(BLOCKS, read=reader(arrays, HERE, HERE.notation), seed=5)
+    )
+    assert peer.metrics.requests == {"direct": 1}
+    host.disconnect(peer)
+    first = FirstContact(BLOCKS, write=writer(arrays, HERE, HERE.notation), seed=5)
+    with pytest.raises(Unsupported) as caught:
+        host.connect(pair.there.metadata(), direction="write", first_contact=first)
+    assert told(caught.value)[0] == "first contact of a push needs an agent of our own: the answer is a notice"
+    host.close(timeout=0)
+    pair.close()
+
+
+# The target's side
+
+
+class Named:
+    """As much of a peer as an answer looks at."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.layout = name, rank()
+
+
+def ask(on: Meetings, id: str, name: str = "writer", **changed: Any) -> Found:
+    fields = {"seed": 5, "tokens": (0, 8), "blocks": told_blocks([kvr.Blocks([3, 1])]), "takes": None, **changed}
+    peer: Any = Named(name)
+    return on.answer(rank(), peer, Marked(id, fields["seed"], fields["tokens"], fields["blocks"], fields["takes"]))
+
+
+def test_targets_answer_what_they_find(marked: Pages, caplog: pytest.LogCaptureFixture) -> None:
+    target = Meetings()
+    none = "it expects no first contact: expect_contacts() there first"
+    assert ask(target, "0") == Found("0", 0, 0, False, none)
+    target.scratch = Scratch([kvr.Blocks([1, 3, 5])], marked.read, None)
+    assert ask(target, "1") == Found("1", 4, 2 * 256, False, "")
+    assert ask(target, "2", tokens=(0, 4)) == Found("2", 4, 256, False, "")
+    first = told_blocks([kvr.Blocks([3, 1], 4)])
+    assert ask(target, "3", blocks=first).wrong
+    wrong = ask(target, "4", seed=6)
+    assert (wrong.pages, wrong.elements, wrong.wrong) == (0, 0, True)
+    assert wrong.text.startswith("first contact with e: layer layers.0, page 3: component k, element (0, 0, 0): ")
+    assert not caplog.records
+    # A reader's own failure is an answer, and told here as well.
+    del marked.stored["layers.0", 3]
+    assert ask(target, "5") == Found("5", 0, 0, False, "KeyError: ('layers.0', 3)")
+    assert [record.getMessage() for record in caplog.records] == ["first contact of writer: the reader raised"]
+
+
+@pytest.mark.parametrize(
+    ("blocks", "tokens", "text"),
+    [
+        (told_blocks([kvr.Blocks([3])]), (4, 4), "tokens [4, 4) are none"),
+        ([], (0, 4), "blocks of 0 groups are told, this rank has 1"),
+        ([(0, b"\x03\x00\x00\x00\x01")], (0, 4), "a list of blocks ends inside an id"),
+        (
+            told_blocks([kvr.Blocks([3, 3])]),
+            (0, 4),
+            "blocks [3, 3] are not, each once, among the scratch blocks [1, 3, 5]",
+        ),
+        (
+            told_blocks([kvr.Blocks(range(20, 40))]),
+            (0, 4),
+            "blocks [20, 21, 22, 23, 24, 25, 26, 27] are not, each once, among the scratch blocks [1, 3, 5]",
+        ),
+    ],
+)
+def test_targets_look_at_scratch_blocks_only(
+    marked: Pages, blocks: Any, tokens: tuple[int, int], text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    target = Meetings()
+    target.scratch = Scratch([kvr.Blocks([5, 1, 3])], marked.read, None)
+    assert ask(target, "r", blocks=blocks, tokens=tokens) == Found("r", 0, 0, False, f"RequestError: {text}")
+    assert not caplog.records
+
+
+def test_answers_are_remembered_for_the_last_that_asked(marked: Pages, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meetings, "MAX_ANSWERS", 2)
+    target = Meetings()
+    target.scratch = Scratch([kvr.Blocks([1, 3])], marked.read, None)
+    answers = {name: ask(target, "r", name) for name in ("a", "b")}
+    assert ask(target, "r", "a") is answers["a"]
+    # Who asks something new is not the oldest any more.
+    ask(target, "s", "a")
+    ask(target, "r", "c")
+    assert set(target._answers) == {"a", "c"}
+
+
+def test_long_texts_are_cut(marked: Pages) -> None:
+    def read(layer: str, page: int) -> Sides:
+        raise ValueError("x" * 5000)
+
+    target = Meetings()
+    target.scratch = Scratch([kvr.Blocks([1, 3])], read, None)
+    assert ask(target, "r").text == "ValueError: " + "x" * 1012
+
+
+def test_answers_that_nobody_asked_for_are_dropped() -> None:
+    here = Meetings()
+    here.hear(Found("a", 1, 1, False, ""))
+    assert here.answered("a") is None
+    here.ask("a")
+    assert here.answered("a") is None
+    answer = Found("a", 1, 1, False, "")
+    here.hear(answer)
+    assert here.answered("a") is answer
+    here.forget("a")
+    here.forget("a")
+    here.hear(answer)
+    assert here.answered("a") is None
