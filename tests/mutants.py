@@ -51,7 +51,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "meeting": ("tests/test_contacts.py",),
     "meetings": ("tests/test_contacts.py",),
     "memory": ("tests/test_memory.py",),
-    "clearing": ("tests/test_memory.py", "tests/test_moves.py"),
+    "clearing": ("tests/test_memory.py",),
     "digests": ("tests/test_digests.py",),
     "connector": _MOVES,
     "leases": ("tests/test_ledger.py", "tests/test_leases.py"),

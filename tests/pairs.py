@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import kvreshard as kvr
-from kvreshard.nixl import Connector, Event
+from kvreshard.nixl import Connector, Event, Failed
 from kvreshard.nixl.control import Flow
 from kvreshard.nixl.staging import Area, Fence
 from tests.connector_rank import Bytes, Spec, publish, request
@@ -43,13 +43,14 @@ class Pair:
         return seen
 
     def until(self, *wanted: str) -> tuple[list[Event], list[Event]]:
-        """Turns until `here` has seen events of these kinds."""
+        """Turns until `here` has seen events of these kinds, of which a failure must be one if there is any."""
         seen: tuple[list[Event], list[Event]] = [], []
-        ends = time.monotonic() + 10
+        ends = time.monotonic() + 5
         while not set(wanted) <= {type(event).__name__ for event in seen[0]}:
             assert time.monotonic() < ends, seen
             for some, more in zip(seen, self.turns(1), strict=True):
                 some.extend(more)
+            assert "Failed" in wanted or not any(isinstance(event, Failed) for event in seen[0]), seen
         return seen
 
     def close(self) -> None:

@@ -13,11 +13,11 @@ import pytest
 pytest.importorskip("nixl")
 
 import kvreshard as kvr
-from kvreshard.nixl import DeadlinePassed, FirstContact, Unsupported, control, meetings
+from kvreshard.nixl import DeadlinePassed, FirstContact, Unsupported, control, meetings, wire
 from kvreshard.nixl.contact import Expected, compare, mark
 from kvreshard.nixl.control import Found, Marked
 from kvreshard.nixl.meetings import Meetings, Scratch, told_blocks
-from kvreshard.probe import ProbeError, WriterMismatch, marks
+from kvreshard.probe import ProbeError, Source, WriterMismatch, marks
 from tests.connector_rank import request
 from tests.fabric import Fabric, connected
 from tests.marked import reader, writer
@@ -181,6 +181,47 @@ def test_planes_and_components_in_two_segments_are_not_marked() -> None:
     assert str(caught.value) == "layer a: several segments hold component k"
 
 
+QUANTISED = kvr.PageFormat(
+    "h n k[d] ks[] v[d] vs[]", h=2, n=4, d=8, types={"k": "i8", "ks": "f32", "v": "i8", "vs": "f32"}
+)
+SOURCES = {"k": Source("k"), "ks": Source("k", scale=True), "v": Source("v"), "vs": Source("v", scale=True)}
+
+
+def test_a_writer_that_quantises_is_given_inputs() -> None:
+    pages, layout = Pages(), rank(QUANTISED)
+    mark(layout, [kvr.Blocks([3], 4)], pages.write, 5, SOURCES)
+    made = marks(QUANTISED, seed=5, first={"n": 4, "h": 0}, sources=SOURCES).values
+    assert pages.stored["layers.0", 3].keys() == made.keys() == {"k", "v"}
+    for name, values in made.items():
+        np.testing.assert_array_equal(pages.stored["layers.0", 3][name], values)
+    expected = Expected([kvr.Blocks([3], 4)], (4, 8), 5, SOURCES)
+    assert compare(layout, layout, None, expected, pages.read) == (2, 2 * 2 * 2 * 4 * 8)
+    # Near to an input is right, as it is not for a component; another element's is wrong.
+    pages.stored["layers.1", 3]["v"] += np.float32(1e-3)
+    assert compare(layout, layout, None, expected, pages.read)[0] == 2
+    pages.stored["layers.1", 3]["v"] = pages.stored["layers.1", 3]["v"][::-1]
+    with pytest.raises(WriterMismatch):
+        compare(layout, layout, None, expected, pages.read)
+    target = Meetings()
+    target.scratch = Scratch([kvr.Blocks([3])], pages.read, SOURCES)
+    peer: Any = Named("writer")
+    peer.layout = layout
+    asked = Marked("r", 5, (4, 8), told_blocks([kvr.Blocks([3], 4)]), [("layers.0", [], True)])
+    assert target.answer(layout, peer, asked) == Found("r", 1, 2 * 2 * 4 * 8, False, "")
+
+
+def test_an_element_of_several_tokens_is_not_marked() -> None:
+    halves = kvr.PageFormat("h n k[d]", h=1, n=4, d=8, types={"k": "u8"})
+    sources = {"k": Source("k", {"h": ("g", 2)})}
+    with pytest.raises(Unsupported) as dealt:
+        mark(rank(halves, holds={"h": (1, 2)}), [kvr.Blocks([3])], Pages().write, 5, sources)
+    assert str(dealt.value) == "axis h is dealt to ranks: an element must stand for one index of it"
+    sources = {"k": Source("k", {"n": ("t", 2)})}
+    with pytest.raises(Unsupported) as tokens:
+        mark(rank(halves, holds={"h": (1, 2)}), [kvr.Blocks([3])], Pages().write, 5, sources)
+    assert str(tokens.value) == "axis n is dealt to ranks: an element must stand for one index of it"
+
+
 # Between two connectors
 
 
@@ -330,6 +371,17 @@ def test_a_contact_has_the_side_of_its_direction(fabric: Fabric, direction: Any,
     assert told(caught.value) == (SIDES, {})
     assert fabric.made == []
     pair.peer = pair.here.connect(pair.there.metadata())
+    pair.close()
+
+
+def test_a_target_that_does_not_answer_contacts_is_not_asked(fabric: Fabric) -> None:
+    pair = Pair()
+    pair.here.disconnect(pair.peer)
+    older = wire.encode(replace(wire.decode(pair.there.metadata()), notices=control.CONTACTS - 1))
+    with pytest.raises(Unsupported) as caught:
+        pair.here.connect(older, direction="write", first_contact=contact(pair, "write"))
+    assert told(caught.value) == ("peer there did not announce that it answers first contacts", {"peer": "there"})
+    assert fabric.made == []
     pair.close()
 
 

@@ -144,9 +144,6 @@ def require_tokens(layout: kvr.RankLayout, layer: kvr.Layer) -> None:
             f"layer {layer.name}: marks and digests are for pages of whole runs of tokens, not for states or context "
             "parallelism"
         )
-    for segment in layer.segments:
-        if "n" not in segment.format.extents:
-            raise Unsupported(f"layer {layer.name}: `{segment.format.notation}` has no axis n")
 
 
 def _marked(
