@@ -65,6 +65,8 @@ class Fabric:
     """Every message that was sent: sender, receiver, bytes."""
     lost: Callable[[str, str, bytes], bool] = field(default=lambda sender, receiver, message: False)
     """Which messages do not arrive."""
+    refused: Callable[[Handle], Exception | None] = field(default=lambda handle: None)
+    """What is raised where a transfer is posted; but for `LOST` and `MISSING` it begins all the same."""
     ending: bool = False
     """Whether an agent is about to end, so that handles may be released under way."""
 
@@ -166,7 +168,10 @@ class Fake:
 
     def transfer(self, handle: Handle) -> str:
         assert handle.state == "made"
-        handle.state = "PROC"
+        refused = self.fabric.refused(handle)
+        handle.state = "lost" if refused in (LOST, MISSING) else "PROC"
+        if refused is not None:
+            raise refused
         return self.check_xfer_state(handle)
 
     def check_xfer_state(self, handle: Handle) -> str:

@@ -23,7 +23,8 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 
 _MOVES = tuple(
-    f"tests/test_{name}.py" for name in ("moves", "moves_fenced", "moves_packed", "connector_states", "landed")
+    f"tests/test_{name}.py"
+    for name in ("moves", "moves_fenced", "moves_packed", "moves_calls", "connector_states", "landed")
 )
 
 TESTS: dict[str, tuple[str, ...]] = {

@@ -22,6 +22,7 @@ from kvreshard.nixl import (
     Failed,
     Finished,
     LeaseOver,
+    NotRegistered,
     PeerDown,
     PeerLost,
     TransferError,
@@ -33,6 +34,7 @@ from kvreshard.nixl.staging import Area
 from tests.connector_rank import publish, request
 from tests.fabric import Fabric, connected
 from tests.pairs import HERE, SLOT, THERE, Pair, pages, tokens
+from tests.scripted import BROKEN, LOST, MISSING
 from tests.told import told
 
 SMALL: dict[str, Any] = {"staging": 3 * SLOT, "slot_bytes": SLOT}
@@ -398,4 +400,67 @@ def test_what_two_sides_plan_differently_is_refused(fabric: Fabric) -> None:
     with pytest.raises(kvr.Error):
         pair.here.read(pair.peer, pages(4), id="r", strategy="packed", layers=["no such layer"])
     works(pair)
+    pair.close()
+
+
+@pytest.mark.parametrize(("flow", "direction"), [("push", "read"), ("pull", "read"), ("push", "write")])
+def test_a_transfer_of_a_slot_that_is_refused(fabric: Fabric, flow: Any, direction: str) -> None:
+    """It may begin all the same, and its slot is not used again before it has ended."""
+    pair = Pair(flow=flow)
+    works(pair)
+    fabric.made.clear()
+    fabric.refused = lambda handle: BROKEN if handle is fabric.made[0] else None
+    fabric.held = lambda handle: handle is fabric.made[0]
+    act = pair.here.read if direction == "read" else pair.here.write
+    act(pair.peer, pages(20), id="r", strategy="packed", deadline=0.1)
+    failed, others = failure(pair)
+    assert (type(failed.reason), failed.pages, others) == (DeadlinePassed, "free", [])
+    fabric.refused = lambda handle: None
+    late = fabric.made[0]
+    act(pair.peer, pages(20), id="s", strategy="packed")
+    pair.turns(20)
+    assert late.state == "PROC"
+    for used in ("ours", "theirs"):
+        assert getattr(late, used)[0, 0] not in {getattr(handle, used)[0, 0] for handle in fabric.made[1:]}
+    fabric.held = lambda handle: False
+    pair.turns(100)
+    assert (late.state, list(pair.here.in_flight)) == ("DONE", [])
+    works(pair)
+    pair.close()
+
+
+@pytest.mark.parametrize("error", [LOST, BROKEN, MISSING])
+def test_a_landed_read_that_is_refused(fabric: Fabric, error: Exception) -> None:
+    pair = Pair()
+    fabric.refused = lambda handle: error if fabric.made.index(handle) == 1 else None
+    fabric.held = lambda handle: fabric.made.index(handle) == 1
+    pair.here.read(pair.peer, pages(20), id="r", strategy="landed")
+    failed, others = failure(pair)
+    kind = {LOST: PeerLost, BROKEN: TransferError, MISSING: NotRegistered}[error]
+    assert (type(failed.reason), failed.pages, list(pair.here.in_flight)) == (kind, "free", [])
+    text = f"NIXL could not post a transfer (peer there): {error}"
+    assert told(failed.reason) == (text, {"peer": "there", "request": "r", "code": str(error)})
+    assert [type(event) for event in others] == ([PeerDown] if error is LOST else [])
+    # What may have begun keeps its slot until it has ended, and its peer.
+    assert pair.here._landing.free == (3 if error is BROKEN else 4)
+    assert pair.here._landing.busy_with(pair.peer) == pair.here._landing.busy_with(None) == (error is BROKEN)
+    fabric.held = lambda handle: False
+    pair.turns(2)
+    assert pair.here._landing.free == 4
+    assert not pair.here._landing.busy_with(None)
+    pair.close()
+
+
+def test_a_landed_read_that_cannot_be_made(fabric: Fabric, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any, **__: Any) -> Any:
+        raise MISSING
+
+    pair = Pair()
+    monkeypatch.setattr(fabric.agents["here"], "initialize_xfer", refused)
+    pair.here.read(pair.peer, pages(20), id="r", strategy="landed")
+    failed, _ = failure(pair)
+    assert (type(failed.reason), failed.pages) == (NotRegistered, "free")
+    text = f"NIXL could not make a transfer (peer there): {MISSING}"
+    assert told(failed.reason) == (text, {"peer": "there", "request": "r", "code": str(MISSING)})
+    assert pair.here._landing.free == 4
     pair.close()
