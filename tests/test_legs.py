@@ -346,7 +346,8 @@ def test_a_landed_leg_is_abandoned_when_its_scatters_are_over(landed: Landed) ->
     assert (leg.state, leg.held, landed.landing.free, landed.landing._takers) == ("ended", 0, 3, [])
     ((peer, stage),) = landed.landing.abandon()
     assert peer is landed.two.peer
-    assert [stage.handle] == made[1:]
+    left: Any = stage.handle
+    assert made[1:] == [left]
     assert landed.landing.abandon() == []
 
 

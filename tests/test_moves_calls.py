@@ -20,6 +20,7 @@ from kvreshard.nixl import (
     Event,
     Failed,
     Finished,
+    FirstContact,
     Freed,
     LeaseEnded,
     MetadataError,
@@ -31,6 +32,7 @@ from kvreshard.nixl import (
     Released,
     TransferError,
     Unsupported,
+    connector,
     control,
     notices,
     wire,
@@ -38,8 +40,9 @@ from kvreshard.nixl import (
 from kvreshard.nixl.notices import Kind, Notice
 from tests.connector_rank import publish, request
 from tests.fabric import Fabric, connected
+from tests.marked import reader, writer
 from tests.pairs import HERE, SLOT, STAGING, THERE, Pair, other_agent, pages, tokens
-from tests.scripted import MISSING
+from tests.scripted import BROKEN, MISSING
 from tests.told import told
 
 
@@ -86,9 +89,9 @@ def test_what_is_in_flight_keeps_its_id_its_peer_and_the_memory(fabric: Fabric) 
     other.close(timeout=0)
 
 
-def changed(connector: Connector) -> bytes:
+def changed(one: Connector) -> bytes:
     """Its metadata of another registration."""
-    metadata = wire.decode(connector.metadata())
+    metadata = wire.decode(one.metadata())
     layers = list(metadata.layout.layers)
     generation = metadata.generation + 1
     layout = kvr.RankLayout(engine=metadata.layout.engine, layers=layers, generation=generation)
@@ -346,10 +349,10 @@ def test_a_host_passes_on_what_its_agent_hears(fabric: Fabric) -> None:
 
 
 def other_agent_on(agent: Any) -> tuple[Connector, Any]:
-    connector = Connector(agent=agent, **STAGING)
+    made = Connector(agent=agent, **STAGING)
     arrays = HERE.arrays(4)
-    publish(connector, HERE, arrays)
-    return connector, arrays
+    publish(made, HERE, arrays)
+    return made, arrays
 
 
 def test_messages_that_are_not_ours_are_dropped(fabric: Fabric, caplog: pytest.LogCaptureFixture) -> None:
@@ -472,8 +475,8 @@ def test_rings_are_announced_where_they_are(fabric: Fabric) -> None:
     pair.close()
 
 
-def publish_again(connector: Connector) -> None:
-    connector.publish(connector.layout)
+def publish_again(one: Connector) -> None:
+    one.publish(one.layout)
 
 
 def test_scratch_blocks_are_of_the_layout(fabric: Fabric) -> None:
@@ -491,4 +494,136 @@ def test_scratch_blocks_are_of_the_layout(fabric: Fabric) -> None:
             pair.there.expect_contacts([kvr.Blocks([1])], None)
         expected.append(pair.there._meetings.scratch is None)
     assert all(expected)
+    pair.close()
+
+
+@pytest.mark.parametrize("strategy", ["direct", "landed", "packed"])
+@pytest.mark.parametrize("direction", ["read", "write"])
+def test_what_an_edge_carries_is_what_moves(fabric: Fabric, strategy: Any, direction: Any) -> None:
+    """One layer of two."""
+    if (strategy, direction) == ("landed", "write"):
+        strategy = "direct"
+    pair = Pair(HERE, replace(HERE, name="there"))
+    edge = kvr.Edge.told(direction, [("layers.1", [("h", 0, 8)], True)])
+    assert pair.here.connect(pair.there.metadata(), edge=edge, direction=direction) is pair.peer
+    act = pair.here.read if direction == "read" else pair.here.write
+    act(pair.peer, pages(4), id="r", strategy=strategy)
+    pair.until("Finished")
+    assert {len(handle.ours) > 0 for handle in fabric.made} == {True}
+    for layer, (mine, theirs) in enumerate(zip(pair.mine, pair.theirs, strict=True)):
+        assert np.array_equal(mine[:4], theirs[:8:2]) == (layer == 1)
+    # Without one all that both hold moves.
+    pair.here.connect(pair.there.metadata(), direction=direction)
+    act(pair.peer, pages(4), id="s", strategy=strategy)
+    pair.until("Finished")
+    assert all(np.array_equal(mine[:4], theirs[:8:2]) for mine, theirs in zip(pair.mine, pair.theirs, strict=True))
+    pair.close()
+
+
+def test_a_contact_is_made_by_the_edge(fabric: Fabric) -> None:
+    pair = Pair()
+    looked: list[str] = []
+    read = reader(pair.theirs, THERE, THERE.notation)
+
+    def seen(layer: str, page: int) -> Any:
+        looked.append(layer)
+        return read(layer, page)
+
+    pair.there.expect_contacts([kvr.Blocks([3])], seen)
+    pair.here.disconnect(pair.peer)
+    first = FirstContact(request((0, 16), [7], [3]), write=writer(pair.mine, HERE, HERE.notation), seed=5)
+    edge = kvr.Edge.told("write", [("layers.1", [("h", 0, 8)], True)])
+    with pair.there.serve():
+        pair.peer = pair.here.connect(pair.there.metadata(), edge=edge, direction="write", first_contact=first)
+    assert looked == ["layers.1"]
+    pair.close()
+
+
+@pytest.mark.parametrize("flow", ["push", "pull"])
+def test_a_lease_that_ends_ends_what_gathers_the_pages(fabric: Fabric, flow: Any) -> None:
+    pair = Pair(flow=flow)
+    fabric.held = lambda handle: True
+    pair.there.expect("r", readers=1, lease=0.05)
+    pair.there.expect("s", readers=1)
+    pair.here.read(pair.peer, pages(4), id="r", strategy="packed")
+    pair.here.read(pair.peer, pages(4), id="s", strategy="packed")
+    assert pair.turns(5) == ([], [])
+    time.sleep(0.06)
+    here, there = pair.turns(5)
+    assert there == [LeaseEnded("r", (), 1)]
+    fabric.held = lambda handle: False
+    ends = time.monotonic() + 5
+    while len(here) < 2:
+        assert time.monotonic() < ends
+        here += pair.turns(1)[0]
+    assert sorted((type(event).__name__, event.id) for event in here if isinstance(event, Failed | Finished)) == [
+        ("Failed", "r"),
+        ("Finished", "s"),
+    ]
+    pair.close()
+
+
+def test_a_host_that_closes_in_the_middle_keeps_the_memory(fabric: Fabric, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[Any] = []
+    monkeypatch.setattr(connector, "_outlived", kept)
+    pair = Pair()
+    host, arrays = other_agent(fabric, "host")
+    peer = host.connect(pair.there.metadata())
+    fabric.held = lambda handle: True
+    host.read(peer, pages(1), id="r", strategy="direct")
+    assert host.close(timeout=0) == ("r",)
+    ((owners, moving, agent),) = kept
+    assert all(any(owner is array for owner in owners) for array in arrays)
+    assert [(who, stage.handle) for who, stage in moving] == [(peer, fabric.made[0])]
+    assert agent.name == "host"
+    (failed,) = host.poll()
+    assert isinstance(failed, Failed)
+    assert (failed.pages, peer.state) == ("held", "closed")
+    # Its peer stays loaded: it is the last means of seeing the transfer end.
+    assert fabric.agents["host"].peers == {"there"}
+    fabric.ending = True
+    fabric.agents["host"].alive.clear()
+    fabric.agents["host"].prepared.clear()
+    pair.close()
+
+
+def test_what_fails_while_closing_is_logged_and_the_rest_goes_on(
+    fabric: Fabric, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pair = Pair()
+    here = fabric.agents["here"]
+    deregister = here.deregister_memory
+
+    def fails(found: Any) -> None:
+        deregister(found)
+        raise BROKEN
+
+    monkeypatch.setattr(here, "deregister_memory", fails)
+    assert pair.here.close(timeout=0) == ()
+    assert [record.getMessage() for record in caplog.records] == [
+        "while closing: NIXL could not deregister memory: NIXL_ERR_BACKEND"
+    ]
+    assert here.regions == []
+    pair.there.close(timeout=0)
+
+
+@pytest.mark.parametrize(("given", "taken"), [({}, "cma"), ({"transport": "cuda_ipc"}, "cuda_ipc")])
+def test_costs_are_worked_out_for_the_transport_that_is_given(
+    fabric: Fabric, given: dict[str, Any], taken: str
+) -> None:
+    pair = Pair(**given)
+    assert pair.peer.transport == taken
+    pair.close()
+
+
+def test_polls_wait_for_the_first_event(fabric: Fabric) -> None:
+    pair = Pair()
+    begun = time.monotonic()
+    assert pair.here.poll(timeout=0.05) == []
+    assert time.monotonic() - begun >= 0.05
+    later = time.monotonic() + 0.02
+    fabric.held = lambda handle: time.monotonic() < later
+    pair.here.read(pair.peer, pages(1), id="r", strategy="direct")
+    assert [type(event) for event in pair.here.poll(timeout=5)] == [Finished]
+    assert time.monotonic() < later + 4
     pair.close()
