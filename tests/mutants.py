@@ -46,7 +46,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "leg": ("tests/test_legs.py", *_MOVES),
     "transfer": _MOVES,
     "listener": (*_MOVES, "tests/test_contacts.py"),
-    "sessions": _MOVES,
+    "sessions": ("tests/test_sessions.py", *_MOVES),
     "peer": _MOVES,
     "contact": ("tests/test_contacts.py",),
     "meeting": ("tests/test_contacts.py",),

@@ -19,7 +19,7 @@ import kvreshard as kvr
 from kvreshard.kernels import Mover, mover
 
 from .agent import Agent
-from .errors import NixlError, PeerLost, Unsupported
+from .errors import NixlError, PeerLost
 from .leg import Stage
 from .memory import Memory
 from .peer import Peer
@@ -96,14 +96,8 @@ class Landing:
         """Tiles and kernels of a plan; made on first use. Holes that are cheaper than a descriptor are read along.
 
         Raises:
-            Unsupported: This connector has no landing ring.
             kvreshard.LayoutError: The plan writes.
         """
-        if self.area is None:
-            raise Unsupported(
-                "this connector has no staging memory beside its pages",
-                remedy="Connector(staging=bytes), or strategy='direct'",
-            )
         hole = (kvr.Transport.named(transport) if isinstance(transport, str) else transport).hole
         key = (plan.digest, hole)
         if key not in self._landers:
