@@ -35,7 +35,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "parcelling": _MOVES,
     "carrier": (*_MOVES, "tests/test_carrier.py"),
     "staging": (*_MOVES, "tests/test_staging.py"),
-    "landing": ("tests/test_legs.py", *_MOVES),
+    "landing": ("tests/test_landing.py", "tests/test_legs.py", *_MOVES),
     "landed": ("tests/test_legs.py", *_MOVES),
     "packed": ("tests/test_legs.py", *_MOVES),
     "packing": _MOVES,
