@@ -47,7 +47,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "transfer": _MOVES,
     "listener": (*_MOVES, "tests/test_contacts.py"),
     "sessions": ("tests/test_sessions.py", *_MOVES),
-    "peer": _MOVES,
+    "peer": ("tests/test_peer.py", *_MOVES),
     "contact": ("tests/test_contacts.py",),
     "meeting": ("tests/test_contacts.py",),
     "meetings": ("tests/test_contacts.py",),

@@ -26,14 +26,16 @@ from kvreshard.nixl import (
     PeerDown,
     PeerLost,
     TransferError,
+    Unsupported,
     clearing,
     control,
+    wire,
 )
 from kvreshard.nixl.packing import PREFIX
 from kvreshard.nixl.staging import Area
 from tests.connector_rank import publish, request
 from tests.fabric import Fabric, connected
-from tests.pairs import HERE, SLOT, THERE, Pair, pages, tokens
+from tests.pairs import HERE, SLOT, STAGING, THERE, Pair, pages, tokens
 from tests.scripted import BROKEN, LOST, MISSING
 from tests.told import told
 
@@ -463,4 +465,81 @@ def test_a_landed_read_that_cannot_be_made(fabric: Fabric, monkeypatch: pytest.M
     text = f"NIXL could not make a transfer (peer there): {MISSING}"
     assert told(failed.reason) == (text, {"peer": "there", "request": "r", "code": str(MISSING)})
     assert pair.here._landing.free == 4
+    pair.close()
+
+
+def test_a_refusal_is_of_one_parcel_of_one_peer(fabric: Fabric) -> None:
+    """By name, and only while nothing of it has moved."""
+    pair = Pair()
+    other, second = other_rank(pair, STAGING)
+    works(pair)
+    fabric.lost = lambda *_: True
+    for id in ("r", "s"):
+        pair.here.read(pair.peer, pages(4), id=id, strategy="packed")
+    pair.here.read(second, pages(4), id="t", strategy="packed")
+    open_ones = {one.id: one for one in pair.here._packing._parcels.values()}
+    assert sorted(open_ones) == ["r", "s", "t"]
+    hear = pair.here._packing.refused
+    hear(second, control.Refused(open_ones["r"].name, "not mine", False))
+    hear(pair.peer, control.Refused("another", "unknown", False))
+    assert all(one.error is None for one in open_ones.values())
+    open_ones["s"].began = True
+    hear(pair.peer, control.Refused(open_ones["s"].name, "late", False))
+    open_ones["s"].began = False
+    assert open_ones["s"].error is None
+    hear(pair.peer, control.Refused(open_ones["r"].name, "why", False))
+    fabric.lost = lambda *_: False
+    here = pair.until("Failed", "Finished")[0]
+    failed = next(event for event in here if isinstance(event, Failed))
+    assert (failed.id, type(failed.reason)) == ("r", Unsupported)
+    assert told(failed.reason) == ("peer there refused request r: why", {"peer": "there", "request": "r"})
+    # Of everything, as long as it has not begun.
+    pair.here.cancel("t")
+    pair.turns(5)
+    fabric.lost = lambda *_: True
+    pair.here.read(pair.peer, pages(4), id="u", strategy="packed")
+    hear(second, control.Refused("", "no room", False))
+    (parcel,) = [one for one in pair.here._packing._parcels.values() if one.id == "u"]
+    assert parcel.error is None
+    hear(pair.peer, control.Refused("", "no room", False))
+    failed, _ = failure(pair)
+    text = "request u: no packed transfers with peer there: no room"
+    assert told(failed.reason) == (text, {"peer": "there", "request": "u"})
+    assert type(failed.reason) is TransferError
+    fabric.lost = lambda *_: False
+    works(pair)
+    pair.close()
+    other.close(timeout=0)
+
+
+def test_a_connection_that_ends_in_a_transfer_of_slots_is_why_its_requests_fail(fabric: Fabric) -> None:
+    pair = Pair(flow="pull")
+    works(pair)
+    fabric.refused = lambda handle: LOST
+    pair.here.read(pair.peer, pages(4), id="r", strategy="packed")
+    failed, others = failure(pair)
+    assert (type(failed.reason), failed.pages) == (PeerLost, "free")
+    facts = {"peer": "there", "request": "r", "code": str(LOST)}
+    assert told(failed.reason) == (f"NIXL could not post a transfer (peer there): {LOST}", facts)
+    assert [type(event) for event in [*others, *pair.here.poll()]] == [PeerDown]
+    fabric.refused = lambda handle: None
+    pair.peer = pair.here.connect(pair.there.metadata())
+    works(pair)
+    pair.close()
+
+
+def test_other_staging_ends_what_was_begun_with_it(fabric: Fabric) -> None:
+    """A rank that registers anew has other slots; its peers connect anew, and slots are numbered as before."""
+    pair = Pair()
+    works(pair)
+    before = wire.decode(pair.here.metadata()).rings
+    pair.here.deregister()
+    publish(pair.here, HERE, pair.mine)
+    after = wire.decode(pair.here.metadata()).rings
+    assert before is not None
+    assert after is not None
+    assert before != after
+    pair.there.poll()
+    pair.peer = pair.here.connect(pair.there.metadata())
+    works(pair)
     pair.close()
