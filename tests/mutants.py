@@ -40,7 +40,15 @@ TESTS: dict[str, tuple[str, ...]] = {
     "packed": ("tests/test_legs.py", *_MOVES),
     "packing": _MOVES,
     "parcels": _MOVES,
-    "passes": ("tests/test_calibrate.py",),
+    "passes": tuple(
+        f"tests/test_calibrate.py::test_{name}"
+        for name in (
+            "the_fit_of_passes_finds_the_constants_again",
+            "a_piece_never_costs_less_than_nothing",
+            "passes_are_measured_at_their_extremes",
+            "of_the_repeats_the_median_counts",
+        )
+    ),
     "flights": _MOVES,
     "issue": _MOVES,
     "leg": ("tests/test_legs.py", *_MOVES),
@@ -55,7 +63,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "clearing": ("tests/test_memory.py",),
     "digests": ("tests/test_digests.py",),
     "connector": (*_MOVES, "tests/test_contacts.py"),
-    "leases": ("tests/test_ledger.py", "tests/test_leases.py"),
+    "leases": ("tests/test_ledger.py", "tests/test_moves_fenced.py"),
     "notices": ("tests/test_ledger.py", "tests/test_connector_wire.py", "tests/test_wire_v1.py"),
     "path": ("tests/test_path.py",),
     "control": ("tests/test_ledger.py", "tests/test_connector_wire.py", "tests/test_wire_v1.py"),

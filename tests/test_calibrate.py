@@ -57,6 +57,12 @@ def test_passes_are_measured_at_their_extremes() -> None:
     assert min(whole[0], turned[0]) > 0
 
 
+def test_of_the_repeats_the_median_counts() -> None:
+    ticks = iter([0.0, 1.0, 10.0, 15.0, 20.0, 23.0] * 2)
+    whole, turned = measure_passes(repeats=3, clock=lambda: next(ticks))
+    assert (whole[0], turned[0], next(ticks, None)) == (3.0, 3.0, None)
+
+
 def test_pieces_count_in_what_a_pass_is_expected_to_take() -> None:
     """A page of 8 KiB from one format to the other: 4,096 pieces at one end, one at the other."""
 
