@@ -33,7 +33,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "order": ("tests/test_strategy.py",),
     "strategy": ("tests/test_strategy.py",),
     "parcelling": _MOVES,
-    "carrier": (*_MOVES, "tests/test_carrier.py"),
+    "carrier": ("tests/test_carrier_slots.py", "tests/test_carrier.py", *_MOVES),
     "staging": (*_MOVES, "tests/test_staging.py"),
     "landing": ("tests/test_landing.py", "tests/test_legs.py", *_MOVES),
     "landed": ("tests/test_legs.py", *_MOVES),
