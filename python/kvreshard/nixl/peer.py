@@ -45,7 +45,7 @@ class Peer:
         *,
         added: bool,
         senders: int,
-        transport: str | kvr.Transport = "cma",
+        transport: str | kvr.Transport,
     ) -> None:
         self._agent = agent
         self._local = local
