@@ -163,6 +163,11 @@ def test_a_scatter_of_a_landed_chunk_that_fails(fabric: Fabric, monkeypatch: pyt
     monkeypatch.setattr(Area, "move", move)
     assert pair.turns(1) == ([], [])
     assert pair.here._landing.free == 4
+    # Nobody was told that it was read, and each slot can be used again.
+    assert fabric.told == []
+    pair.here.read(pair.peer, pages(20), id="again", strategy="landed")
+    assert [type(event) for event in pair.until("Finished")[0]] == [Finished]
+    assert right(pair, 20)
     pair.close()
 
 
@@ -450,6 +455,8 @@ def test_a_landed_read_that_is_refused(fabric: Fabric, error: Exception) -> None
     pair.turns(2)
     assert pair.here._landing.free == 4
     assert not pair.here._landing.busy_with(None)
+    # The peer is not told that it was read.
+    assert fabric.told == []
     pair.close()
 
 
