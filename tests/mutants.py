@@ -39,7 +39,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "landed": ("tests/test_legs.py", *_MOVES),
     "packed": ("tests/test_legs.py", *_MOVES),
     "packing": _MOVES,
-    "parcels": _MOVES,
+    "parcels": ("tests/test_parcels.py", *_MOVES),
     "passes": tuple(
         f"tests/test_calibrate.py::test_{name}"
         for name in (
@@ -50,7 +50,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         )
     ),
     "flights": _MOVES,
-    "issue": _MOVES,
+    "issue": ("tests/test_parcels.py", *_MOVES, "tests/test_connector_wire.py"),
     "leg": ("tests/test_legs.py", *_MOVES),
     "transfer": _MOVES,
     "listener": (*_MOVES, "tests/test_contacts.py"),

@@ -291,3 +291,13 @@ def test_each_source_of_a_request_is_read_and_told(fabric: Fabric) -> None:
         np.testing.assert_array_equal(mine[8:12], tokens(arrays[layer], THERE)[4:8])
     pair.close()
     other.close(timeout=0)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_request_of_some_layers_moves_those(fabric: Fabric, strategy: Wanted) -> None:
+    pair = Pair()
+    pair.here.read(pair.peer, pages(5), id="r", strategy=strategy, layers=["layers.1"])
+    pair.until("Finished")
+    np.testing.assert_array_equal(pair.mine[0], pair.before[0])
+    np.testing.assert_array_equal(tokens(pair.mine[1], HERE)[:5], tokens(pair.theirs[1], THERE)[0:10:2])
+    pair.close()
