@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ from kvreshard.nixl import (
     wire,
 )
 from kvreshard.nixl.notices import Kind, Notice
+from kvreshard.nixl.staging import Fence
 from tests.connector_rank import publish, request
 from tests.fabric import Fabric, connected
 from tests.marked import reader, writer
@@ -626,4 +628,34 @@ def test_polls_wait_for_the_first_event(fabric: Fabric) -> None:
     pair.here.read(pair.peer, pages(1), id="r", strategy="direct")
     assert [type(event) for event in pair.here.poll(timeout=5)] == [Finished]
     assert time.monotonic() < later + 4
+    pair.close()
+
+
+def test_a_lost_peer_stays_loaded_while_its_transfers_move(fabric: Fabric) -> None:
+    """Removing it would take away the means to see them end."""
+    pair = Pair()
+    fabric.held = lambda handle: True
+    pair.here.read(pair.peer, pages(1), id="r", strategy="direct")
+    pair.here.gone("there")
+    seen = pair.here.poll() + pair.here.poll()
+    (failed,) = [event for event in seen if isinstance(event, Failed)]
+    assert (type(failed.reason), failed.pages) == (PeerLost, "held")
+    assert fabric.agents["here"].peers == {"there"}
+    assert pair.peer.state == "lost"
+    fabric.held = lambda handle: False
+    assert pair.here.poll() == [Freed("r", "read")]
+    assert fabric.agents["here"].peers == set()
+    pair.close()
+
+
+def test_what_was_not_begun_fails_with_its_peer(fabric: Fabric, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = Pair()
+    never: Any = SimpleNamespace(query=lambda: False)
+    monkeypatch.setattr(Fence, "now", staticmethod(lambda devices: Fence(never)))
+    pair.here.read(pair.peer, pages(1), id="r", strategy="direct")
+    pair.here.gone("there")
+    seen = pair.here.poll()
+    (failed,) = [event for event in seen if isinstance(event, Failed)]
+    assert (failed.id, type(failed.reason), failed.pages) == ("r", PeerLost, "free")
+    assert fabric.agents["here"].alive == []
     pair.close()
