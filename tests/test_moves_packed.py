@@ -550,3 +550,88 @@ def test_other_staging_ends_what_was_begun_with_it(fabric: Fabric) -> None:
     pair.peer = pair.here.connect(pair.there.metadata())
     works(pair)
     pair.close()
+
+
+def test_a_parcel_says_why_it_ended(fabric: Fabric) -> None:
+    pair = Pair(flow="pull")
+    works(pair)
+
+    def begun(id: str) -> Any:
+        pair.here.read(pair.peer, pages(4), id=id, strategy="packed")
+        pair.turns(2)
+        (parcel,) = [one for one in pair.here._packing._parcels.values() if one.id == id]
+        assert (parcel.state, parcel.error) == ("open", None)
+        return parcel
+
+    fabric.held = lambda handle: True
+    given_up, lost = begun("r"), begun("s")
+    pair.here.cancel("r")
+    fabric.held = lambda handle: False
+    pair.here._packing.lose(pair.peer)
+    assert (given_up.state, lost.state) == ("failed", "failed")
+    text, facts = told(given_up.error)
+    assert (type(given_up.error), text) == (Cancelled, "request r: this side gave it up: cancelled")
+    assert facts == {"peer": "there", "request": "r"}
+    facts = {"peer": "there", "request": "s"}
+    assert (type(lost.error), told(lost.error)) == (PeerLost, ("request s: this side gave it up: peer lost", facts))
+    assert pair.here._packing._parcels == {}
+    pair.turns(3)
+    pair.close()
+
+
+def test_a_parcel_of_a_peer_that_was_lost_before_it_began(fabric: Fabric) -> None:
+    pair = Pair()
+    fabric.lost = lambda *_: True
+    pair.here.read(pair.peer, pages(4), id="r", strategy="packed")
+    (parcel,) = pair.here._packing._parcels.values()
+    other, second = other_rank(pair, STAGING)
+    pair.here.read(second, pages(4), id="s", strategy="packed")
+    pair.here._packing.lose(pair.peer)
+    assert (parcel.state, type(parcel.error)) == ("failed", PeerLost)
+    assert told(parcel.error) == ("request r: peer there was lost", {"peer": "there"})
+    assert [one.id for one in pair.here._packing._parcels.values()] == ["s"]
+    assert pair.here.cancel("s")
+    pair.turns(2)
+    pair.close()
+    other.close(timeout=0)
+
+
+def test_a_connection_that_ends_is_the_reason_of_all_that_is_open_with_it(fabric: Fabric) -> None:
+    """And not that a transfer failed."""
+    pair = Pair(flow="pull")
+    works(pair)
+    fabric.held = lambda handle: True
+    pair.here.read(pair.peer, pages(4), id="r", strategy="packed")
+    pair.turns(2)
+    (parcel,) = pair.here._packing._parcels.values()
+    pair.here._packing._cut_off(pair.peer, PeerLost("NIXL says so", code="NIXL_ERR"))
+    facts = {"peer": "there", "request": "r", "code": "NIXL_ERR"}
+    assert (type(parcel.error), told(parcel.error)) == (PeerLost, ("request r: peer there was lost", facts))
+    # The first reason stays.
+    pair.here._packing._cut_off(pair.peer, PeerLost("again", code="OTHER"))
+    assert told(parcel.error)[1] == facts
+    assert [peer.name for peer, _ in pair.here._unreachable] == ["there", "there"]
+    fabric.held = lambda handle: False
+    assert {type(event) for event in pair.turns(10)[0]} == {Failed, PeerDown}
+    fabric.ending = True
+    pair.close()
+
+
+def test_chunks_fit_the_slots_of_both_sides(fabric: Fabric) -> None:
+    """What is received comes from the peer's slots for sending, and the other way round."""
+    pair = Pair()
+    packing = pair.here._packing
+    assert (packing.limit(pair.peer, "receiver"), packing.limit(pair.peer, "sender")) == (SLOT, SLOT)
+    told_of = wire.decode(pair.there.metadata())
+    assert told_of.rings is not None
+    send, receive = (replace(told_of.rings.send, slot_bytes=size) for size in (SLOT // 2, SLOT // 4))
+    other = pair.here.connect(wire.encode(replace(told_of, rings=wire.Rings(1, receive, send))))
+    assert (packing.limit(other, "receiver"), packing.limit(other, "sender")) == (SLOT // 2, SLOT // 4)
+    none = pair.here.connect(wire.encode(replace(told_of, rings=None)))
+    assert (packing.limit(none, "receiver"), packing.limit(none, "sender")) == (0, 0)
+    plain = Connector("plain")
+    publish(plain, HERE, HERE.arrays(1))
+    peer = plain.connect(pair.there.metadata())
+    assert (plain._packing.limit(peer, "receiver"), plain._packing.rings) == (0, None)
+    plain.close(timeout=0)
+    pair.close()
