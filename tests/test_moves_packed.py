@@ -27,6 +27,7 @@ from kvreshard.nixl import (
     PeerLost,
     TransferError,
     Unsupported,
+    carrier,
     clearing,
     control,
     wire,
@@ -221,6 +222,7 @@ def test_parcels_are_told_again_until_something_comes_and_begin_once(fabric: Fab
     pair = Pair()
     works(pair)
     fabric.lost = lambda sender, receiver, message: message.startswith(PREFIX)
+    begun = len(fabric.told)
     pair.here.read(pair.peer, pages(20), id="r", strategy="packed")
     ends = time.monotonic() + 0.7
     while time.monotonic() < ends:
@@ -231,6 +233,9 @@ def test_parcels_are_told_again_until_something_comes_and_begin_once(fabric: Fab
     # At once, after 0.2 s and 0.6 s; each time by the same name.
     assert len(parcels) == 3
     assert len({one.name for one in parcels}) == 1
+    # So are frames, a want and a grant, each 20 ticks and not each look.
+    frames = [message for sender, _, message in fabric.told[begun:] if sender == "here" and message.startswith(PREFIX)]
+    assert 2 <= len(frames) <= 8
     assert len(pair.there._packing._parcels) == 1
     fabric.lost = lambda *_: False
     assert [type(event) for event in pair.until("Finished")[0]] == [Finished]
@@ -306,6 +311,37 @@ def test_slots_that_a_lost_peer_may_still_write_are_kept_until_it_is_gone(fabric
     fabric.agents["here"].peers.discard("there")
     pair.here.close(timeout=0)
     other.close(timeout=0)
+
+
+def test_slots_that_a_lost_peer_may_still_write_are_given_up_with_the_ring(
+    fabric: Fabric, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another ring is other memory, whose slots are all free; the old one is kept for good."""
+    kept: list[Any] = []
+    monkeypatch.setattr(carrier, "_outlived", kept)
+    pair = Pair(**SMALL)
+    fabric.held = lambda handle: True
+    pair.here.read(pair.peer, pages(2), id="a", strategy="packed")
+    pair.turns(10)
+    fabric.agents["there"].end()
+    fabric.held = lambda handle: False
+    assert pair.here.cancel("a")
+    for _ in range(5):
+        pair.here.poll()
+    running = pair.here._packing._running
+    assert running is not None
+    buffer = running[0].areas["receiver"].buffer
+    # The same rings again change nothing.
+    pair.here.publish(pair.here.layout)
+    assert (running[0].receiver.quarantined, kept) == (1, [])
+    pair.here.deregister()
+    publish(pair.here, HERE, pair.mine)
+    assert running[0].receiver.quarantined == 0
+    assert [one is buffer for one in kept] == [True]
+    assert running[0].areas["receiver"].buffer is not buffer
+    fabric.ending = True
+    fabric.agents["here"].peers.discard("there")
+    pair.here.close(timeout=0)
 
 
 def test_a_request_that_never_began_is_given_up_alone(fabric: Fabric) -> None:
