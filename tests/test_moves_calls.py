@@ -264,11 +264,12 @@ def test_closing_in_the_middle_gives_up_all_that_is_left(fabric: Fabric, caplog:
 
 def test_a_peer_is_told_what_was_asked_for(fabric: Fabric) -> None:
     pair = Pair()
-    for id, options, expected in (
+    cases: list[tuple[str, dict[str, Any], bytes | None]] = [
         ("ours", {}, notices.encode(Notice(Kind.READ, "ours", 1))),
         ("theirs", {"notify": b"a word"}, b"a word"),
         ("none", {"notify": False}, None),
-    ):
+    ]
+    for id, options, expected in cases:
         fabric.told.clear()
         pair.here.read(pair.peer, pages(1), id=id, strategy="direct", **options)
         pair.until("Finished")

@@ -186,7 +186,7 @@ def test_what_is_said_of_a_tensor_that_cannot_be(name: str) -> None:
     assert told(caught.value) == (f"layer layers.3: {text}", facts)
 
 
-FITS: dict[str, tuple[Array, kvr.PageFormat, strides.Axes | None]] = {
+FITS: dict[str, tuple[npt.NDArray[np.generic], kvr.PageFormat, strides.Axes | None]] = {
     "head-major": (pages(6, 4, 16, 16), PACKED, None),
     "one page": (pages(1, 4, 16, 16), PACKED, None),
     "bytes": (pages(6, 4, 16, 16).view(np.uint8), PACKED, None),
