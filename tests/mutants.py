@@ -34,7 +34,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "strategy": ("tests/test_strategy.py",),
     "parcelling": _MOVES,
     "carrier": ("tests/test_carrier_slots.py", "tests/test_carrier.py", *_MOVES),
-    "staging": (*_MOVES, "tests/test_staging.py"),
+    "staging": ("tests/test_staging.py", "tests/test_staging_device.py"),
     "landing": ("tests/test_landing.py", "tests/test_legs.py", *_MOVES),
     "landed": ("tests/test_legs.py", *_MOVES),
     "packed": ("tests/test_legs.py", *_MOVES),
