@@ -161,11 +161,12 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="only those that were not caught the last time")
     parser.add_argument("--folder", type=Path, default=ROOT / "target/mutants-python", help="with mutmut in `tool`")
     options = parser.parse_args()
+    folder = options.folder.resolve()
     unknown = [module for module in options.modules if module not in TESTS]
     if unknown:
         parser.error(f"no tests are named for {', '.join(unknown)}")
     for module in options.modules or TESTS:
-        run = Run(module, options.folder / "tool", options.folder / module)
+        run = Run(module, folder / "tool", folder / module)
         kept = run.folder / "ends.json"
         before: dict[str, str] = json.loads(kept.read_text()) if options.again else {}
         if not options.again:

@@ -109,6 +109,18 @@ def test_digests_meet(name: str, seed: int) -> None:
     assert WHOLE.digests(other, seed=seed) != WHOLE.digests(other, seed=seed + 1)
 
 
+def test_what_one_side_lacks_is_not_looked_at() -> None:
+    """K alone; other heads than the peer has; a layer of another name."""
+    keys = side(8, (0, 4), [("n h k[d]", {})])
+    assert WHOLE.digests(keys) == keys.digests(WHOLE)
+    assert WHOLE.digests(keys) != WHOLE.digests(WHOLE)
+    low, high = side(16, (0, 2), [("h n k[d] v[d]", {})]), side(16, (2, 4), [("h n k[d] v[d]", {})])
+    assert low.digests(high) == {}
+    layer = WHOLE.layout.layers[1]
+    renamed = kvr.RankLayout(engine="e", layers=[kvr.Layer("another", layer.segments, totals=layer.totals), layer])
+    assert sorted(WHOLE.digests(Side(WHOLE.memory, renamed, WHOLE.ids))) == ["layers.1"]
+
+
 Change = Callable[[Side], None]
 
 

@@ -450,6 +450,8 @@ def test_a_thread_serves_while_the_body_runs(fabric: Fabric) -> None:
 def test_staging_that_holds_no_slot_is_refused_before_there_is_an_agent(fabric: Fabric) -> None:
     with pytest.raises(kvr.LimitExceeded):
         Connector("here", staging=100)
+    with pytest.raises(kvr.LimitExceeded):
+        Connector("here", staging=1 << 20, slot_bytes=100)
     assert fabric.agents == {}
     plain = Connector("here")
     publish(plain, HERE, HERE.arrays(1))
@@ -659,4 +661,45 @@ def test_what_was_not_begun_fails_with_its_peer(fabric: Fabric, monkeypatch: pyt
     (failed,) = [event for event in seen if isinstance(event, Failed)]
     assert (failed.id, type(failed.reason), failed.pages) == ("r", PeerLost, "free")
     assert fabric.agents["here"].alive == []
+    pair.close()
+
+
+def test_what_cannot_be_said_is_logged(
+    fabric: Fabric, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pair = Pair()
+    pair.there.connect(pair.here.metadata(), direction=None)
+
+    def refused(*_: Any) -> None:
+        raise BROKEN
+
+    for name in ("here", "there"):
+        monkeypatch.setattr(fabric.agents[name], "send_notif", refused)
+    pair.here.read(pair.peer, pages(2), id="r", strategy="packed")
+    assert pair.there._hear("here", control.encode(control.Ask("r", 1000, pair.there.generation))) is True
+    pair.there.expect("s", readers=1)
+    pair.there._hear("here", control.encode(control.Ask("s", 1000, pair.there.generation)))
+    texts = {record.getMessage() for record in caplog.records}
+    assert texts == {
+        f"peer {name}: NIXL could not notify a peer (peer {name}): NIXL_ERR_BACKEND" for name in ("here", "there")
+    }
+    monkeypatch.undo()
+    pair.until("Finished")
+    pair.close()
+
+
+def test_a_reader_prolongs_a_lease_no_further_than_is_said(fabric: Fabric) -> None:
+    pair = Pair()
+    fabric.held = lambda handle: True
+    pair.there.expect("r", readers=1, lease=0.05, longest=0.1)
+    pair.there.expect("s", readers=1, lease=0.05)
+    for id in ("r", "s"):
+        pair.here.read(pair.peer, pages(1), id=id, strategy="direct", fence=True)
+    seen: list[Event] = []
+    ends = time.monotonic() + 0.3
+    while time.monotonic() < ends:
+        seen += pair.turns(1)[1]
+    assert seen == [LeaseEnded("r", (), 1)]
+    fabric.held = lambda handle: False
+    assert {type(event) for event in pair.until("Finished")[0]} <= {Finished, Freed}
     pair.close()
