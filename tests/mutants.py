@@ -148,7 +148,7 @@ class Run:
         """How the tests of each end."""
         told = self.mutmut("run", "--max-children", "1", *names)
         ends = self.ends()
-        if any(ends[name] is None for name in names):
+        if told.returncode or any(ends[name] is None for name in names):
             raise SystemExit(f"{self.module}: mutmut ended with {told.returncode}\n{told.stdout}\n{told.stderr}")
         return {name: ENDS.get(code, f"not run ({code})") for name in names if (code := ends[name]) is not None}
 
