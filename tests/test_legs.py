@@ -87,7 +87,7 @@ def test_stages_go_one_after_the_other(two: Two) -> None:
         48,
         Predicted(3, 48, 1.5),
     )
-    assert 0.002 <= share.seconds < 1
+    assert share.seconds >= 0.002
     leg.advance()
     assert leg.state == "done"
 

@@ -224,18 +224,19 @@ def test_parcels_are_told_again_until_something_comes_and_begin_once(fabric: Fab
     fabric.lost = lambda sender, receiver, message: message.startswith(PREFIX)
     begun = len(fabric.told)
     pair.here.read(pair.peer, pages(20), id="r", strategy="packed")
-    ends = time.monotonic() + 0.7
-    while time.monotonic() < ends:
+    parcels: list[control.Parcel] = []
+    ends = time.monotonic() + 10
+    # At once, after 0.2 s and 0.6 s.
+    while len(parcels) < 3:
+        assert time.monotonic() < ends
         assert pair.turns(1) == ([], [])
         time.sleep(0.001)
-    sent = [control.decode(message) for _, _, message in fabric.told if control.is_control(message)]
-    parcels = [one for one in sent if isinstance(one, control.Parcel) and one.id == "r"]
-    # At once, after 0.2 s and 0.6 s; each time by the same name.
-    assert len(parcels) == 3
+        sent = [control.decode(message) for _, _, message in fabric.told if control.is_control(message)]
+        parcels = [one for one in sent if isinstance(one, control.Parcel) and one.id == "r"]
     assert len({one.name for one in parcels}) == 1
     # So are frames, a want and a grant, each 20 ticks and not each look.
     frames = [message for sender, _, message in fabric.told[begun:] if sender == "here" and message.startswith(PREFIX)]
-    assert 2 <= len(frames) <= 8
+    assert 2 <= len(frames) <= 20
     assert len(pair.there._packing._parcels) == 1
     fabric.lost = lambda *_: False
     assert [type(event) for event in pair.until("Finished")[0]] == [Finished]
