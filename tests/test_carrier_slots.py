@@ -111,8 +111,10 @@ class One:
             "_lost": lambda peer, error: self.lost.append((peer.name, type(error))),
             "_unsent": deque(),
             "_todo": deque(),
+            "_launches": deque(),
             "_kernels": [],
             "_flights": [],
+            "_ready": {},
             "_loaded": {1: 64},
         }
         for name, value in fields.items():
