@@ -117,22 +117,30 @@ fuzz: tools-present ## Fuzz every target for SECONDS each, 60 where not given (n
 	    $(FUZZ_USUAL) -max_total_time=$(or $(SECONDS),60) $(FUZZ_FLAGS)); \
 	done
 
-# The tests that are fastest to fail for a fault in each module, and need nothing of the rest.
-MUTANTS_wire := --test wire --test wire_names --test wire_refusals --test attacks
-MUTANTS_ring := --lib --test ring_edges --test ring_machines --test ring_messages --test ring_requests --test ring_random
-MUTANTS_lower := --lib --test descriptors --test tables --test pairing --test parallel --test plan --test plan_properties --test plan_soak
-MUTANTS_plan := $(MUTANTS_lower) --test attacks --test check --test plan_order
+# For each module the tests that fail within a second for nearly every fault in it, and those that are held against what these miss.
+PLAN_FIRST := --test descriptors --test pairing --test parallel --test plan_order --test plan_soak --test tables
+PLAN_THEN := --lib --test attacks --test check --test plan --test plan_properties
+MUTANTS_wire := --test wire --test wire_names --test wire_refusals
+MUTANTS_wire_then := --test attacks
+MUTANTS_ring := --test ring_edges --test ring_machines --test ring_messages --test ring_requests
+MUTANTS_ring_then := --lib --test ring_random
+MUTANTS_lower := $(PLAN_FIRST)
+MUTANTS_lower_then := $(PLAN_THEN)
+MUTANTS_plan := $(PLAN_FIRST)
+MUTANTS_plan_then := $(PLAN_THEN)
 MUTANTS_verify := --lib
+MUTANTS_verify_then := $(PLAN_THEN)
 
 .PHONY: mutants
-mutants: tools-present ## Change the Rust code in one place after another and see that a test fails: MODULES (wire ring lower plan verify), SHARD=0/8 of each (needs cargo-mutants)
+mutants: tools-present ## Change the Rust code in one place after another and see that a test fails: MODULES (wire ring lower plan verify), each in target/mutants-MODULE (needs cargo-mutants)
 	@cargo mutants --version >/dev/null 2>&1 || { echo "error: cargo-mutants is missing: cargo install --locked cargo-mutants" >&2; exit 1; }
-	@set -e; export CARGO_PROFILE_TEST_OPT_LEVEL=0 CARGO_PROFILE_TEST_DEBUG=0 CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=0; \
-	export PROPTEST_MAX_SHRINK_ITERS=0 PROPTEST_DISABLE_FAILURE_PERSISTENCE=1 SOAK_SHRINK=0 SOAK_PAIRS=250; \
-	run() { module=$$1; shift; (set -x; cargo mutants -p kvreshard -f "**/src/$$module.rs" -f "**/src/$$module/**" --timeout 40 \
-	  --sharding round-robin --shard $(or $(SHARD),0/1) -o target/mutants-$$module $$(printf -- '--cargo-arg=%s ' --locked $$*)) || \
+	@set -e; export CARGO_TARGET_DIR=$(CURDIR)/target/mutants CARGO_PROFILE_TEST_OPT_LEVEL=0 CARGO_PROFILE_TEST_DEBUG=0 \
+	  CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=0; \
+	export PROPTEST_MAX_SHRINK_ITERS=0 PROPTEST_DISABLE_FAILURE_PERSISTENCE=1 SOAK_SHRINK=0 SOAK_PAIRS=100; \
+	run() { module=$$1; shift; (set -x; cargo mutants -p kvreshard -f "**/src/$$module.rs" -f "**/src/$$module/**" --timeout 20 \
+	  -o target/mutants-$$module $(MUTANTS_FLAGS) $$(printf -- '--cargo-arg=%s ' --locked $$*)) || \
 	  case $$? in 2|3) ;; *) exit 1 ;; esac; }; \
-	$(foreach module,$(or $(MODULES),wire ring lower plan verify),run $(module) $(MUTANTS_$(module));) \
+	$(foreach module,$(or $(MODULES),wire ring lower plan verify),run $(module) $(MUTANTS_$(module)); run $(module) --iterate $(MUTANTS_$(module)_then);) \
 	cat target/mutants-*/mutants.out/missed.txt
 
 MUTMUT := target/mutants-python/tool

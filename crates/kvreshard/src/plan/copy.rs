@@ -277,3 +277,6 @@ fn step_between(one: &Copy, other: &Copy) -> Option<(u64, u64)> {
 pub(crate) fn bounded(what: &str, found: u64, limit: u64) -> Result<()> {
     if found > limit { Err(Error::limit(what, found, limit)) } else { Ok(()) }
 }
+
+#[cfg(test)]
+mod tests;

@@ -201,4 +201,57 @@ mod tests {
         wrapped.local.address = u64::MAX;
         assert_eq!(proven(wrapped), Err(Error::Overflow { term: "address of the last page".to_owned() }));
     }
+
+    /// The same lane `at` bytes further on both sides.
+    fn further(at: u64) -> Lane {
+        let lane = lane(0, 0, 4);
+        let track = Track { address: BASE + at, ..lane.local };
+        Lane { local: track, remote: track, ..lane }
+    }
+
+    fn joined(lanes: &[Lane]) -> Vec<(u64, u64, Vec<Copy>)> {
+        let joined = join_lanes(lanes.to_vec(), &mut Work::default()).unwrap();
+        joined.iter().map(|lane| (lane.local.address, lane.remote.address, lane.copies.to_vec())).collect()
+    }
+
+    #[test]
+    fn lanes_whose_runs_touch_are_one_from_the_lowest_address_on() {
+        let run = |run| vec![Copy { run, loops: Vec::new(), local: 0, remote: 0 }];
+        assert_eq!(joined(&[further(10), further(0)]), [(BASE, BASE, run(20))]);
+        let apart = [(BASE + 11, BASE + 11, run(10)), (BASE, BASE, run(10))];
+        assert_eq!(joined(&[further(11), further(0)]), apart);
+        // Of three that step together two touch: all are one lane, with a gap.
+        let copies = vec![
+            Copy { run: 20, loops: Vec::new(), local: 0, remote: 0 },
+            Copy { run: 10, loops: Vec::new(), local: 30, remote: 30 },
+        ];
+        let mut three = joined(&[further(30), further(10), further(0)]);
+        three.iter_mut().for_each(|(_, _, copies)| copies.sort_unstable_by_key(|copy| copy.local));
+        assert_eq!(three, [(BASE, BASE, copies)]);
+    }
+
+    #[test]
+    fn lanes_that_do_not_step_together_stay_apart() {
+        let (one, mut other) = (further(0), further(10));
+        other.remote.pages = 3;
+        assert_eq!(joined(&[one.clone(), other]).len(), 2);
+        let elsewhere = Lane { cell: 1, ..further(10) };
+        assert_eq!(joined(&[one, elsewhere]).len(), 2);
+    }
+
+    #[test]
+    fn lanes_of_too_many_runs_stay_apart() {
+        let of = |address: u64, runs: u64| {
+            let loops = vec![super::super::copy::Loop { extent: runs, local: 2, remote: 2 }];
+            let copies: Arc<[Copy]> = Arc::new([Copy { run: 1, loops, local: 0, remote: 0 }]);
+            Lane { copies: copies.clone(), nests: copies, ..further(address) }
+        };
+        let half = MAX_EXACT_RUNS / 2;
+        assert_eq!(joined(&[of(0, half), of(1, half)]).len(), 1);
+        assert_eq!(joined(&[of(0, half), of(1, half + 1)]).len(), 2);
+        let mut spent = Work::default();
+        assert!(spent.affords(crate::plan::MAX_PLAN_RUNS - 7));
+        assert_eq!(join_lanes(vec![of(0, 4), of(1, 4)], &mut spent).unwrap().len(), 2);
+        assert_eq!(join_lanes(vec![of(0, 3), of(1, 3)], &mut spent).unwrap().len(), 1);
+    }
 }
