@@ -72,6 +72,62 @@ fn equal_pages_are_one_run_and_join_across_pages() {
     assert_eq!(pairing.lists(&lists, 0).unwrap().len(), 4);
 }
 
+/// A component of 4 bytes a token and one of 2; the other side has them the other way round.
+#[test]
+fn a_summary_counts_runs_and_bytes_of_one_period() {
+    let side = |name, notation: &str, n| {
+        let rank = Rank {
+            heads: None,
+            layers: 1,
+            dtype: "u8",
+            ..Rank::new(name, (0, 1), notation, 1, &[("n", n), ("d", 4), ("e", 2)])
+        };
+        rank.build()
+    };
+    let counted = |local: &RankLayout, remote: &RankLayout| {
+        let summary = Plan::new(local, remote, Direction::Read).unwrap().summary().unwrap();
+        (summary.runs, summary.bytes, summary.shortest_run, summary.longest_run, summary.runs_per_page)
+    };
+    let (one, other) = ("n k[d] v[e]", "n v[e] k[d]");
+    assert_eq!(counted(&side("d", one, 3), &side("p", other, 3)), (6, 18, 2, 4, 6));
+    assert_eq!(counted(&side("d", other, 3), &side("p", one, 3)), (6, 18, 2, 4, 6));
+    // Two pages of 3 for three of 2: cells of 2, 1, 1 and 2 states. A page of the local side has half of the runs.
+    assert_eq!(counted(&side("d", one, 3), &side("p", one, 2)), (4, 36, 6, 12, 2));
+    assert_eq!(counted(&side("d", one, 2), &side("p", one, 3)), (4, 36, 6, 12, 2));
+}
+
+#[test]
+fn a_plan_without_common_layers_is_empty() {
+    let rank = Rank { layers: 1, ..Rank::new("d", (0, 1), "h n k[d] v[d]", 2, &[N, D]) }.build();
+    let mut parts = rank.parts().clone();
+    parts.position.pp = kvreshard::shard::Place::new(0, 2).unwrap();
+    parts.layers.iter_mut().for_each(|layer| {
+        let totals = layer.totals().to_vec();
+        *layer = kvreshard::layout::Layer::new("layers.7", layer.segments().to_vec(), 0, totals).unwrap();
+    });
+    let stage = RankLayout::new(parts).unwrap();
+    let plan = |remote| Plan::new(&rank, remote, Direction::Read).unwrap();
+    assert!(plan(&stage).is_empty() && !plan(&rank).is_empty());
+    assert_eq!(plan(&stage).summary().unwrap().shortest_run, 0);
+}
+
+#[test]
+fn a_digest_is_written_in_hexadecimal_and_a_direction_by_its_name() {
+    let rank = |base| Rank { base, ..Rank::new("d", (0, 1), "h n k[d] v[d]", 2, &[N, D]) }.build();
+    let digest = |base, direction| Plan::new(&rank(base), &rank(1 << 20), direction).unwrap().digest();
+    let one = digest(1 << 20, Direction::Read);
+    let text: String = one.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!((one.to_string(), text.len()), (text, 64));
+    assert_eq!(digest(1 << 20, Direction::Read), one);
+    assert_ne!(digest(1 << 21, Direction::Read), one);
+    assert_ne!(digest(1 << 20, Direction::Write), one);
+    for direction in [Direction::Read, Direction::Write] {
+        assert_eq!(direction.name().parse::<Direction>().unwrap(), direction);
+    }
+    assert_eq!((Direction::Read.name(), Direction::Write.name()), ("read", "write"));
+    assert!("push".parse::<Direction>().is_err());
+}
+
 fn request(_: &Plan, tokens: u64, local: &[i32], remote: &[i32]) -> Request {
     let tokens = Interval::new(0, tokens).unwrap();
     Request::new(tokens, vec![Blocks::new(local, 0)], vec![Blocks::new(remote, 0)])

@@ -251,3 +251,6 @@ fn same_take(one: Option<&Arc<Take>>, other: Option<&Arc<Take>>) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -173,6 +173,13 @@ fn copies_of_other_shapes_are_no_part_of_a_loop() {
 }
 
 #[test]
+fn a_copy_counts_its_runs_and_bytes_and_knows_its_ends() {
+    let copy = copy(4, &[step(2, 100, 10), step(3, 10, 100)], 1, 2);
+    assert_eq!((copy.runs(), copy.bytes()), (Ok(6), Ok(24)));
+    assert_eq!((copy.local_end(), copy.remote_end()), (Ok(1 + 100 + 20 + 4), Ok(2 + 10 + 200 + 4)));
+}
+
+#[test]
 fn a_limit_is_met_by_itself() {
     assert_eq!(bounded("runs", 8, 8), Ok(()));
     assert_eq!(bounded("runs", 9, 8), Err(Error::limit("runs", 9, 8)));
