@@ -19,11 +19,12 @@ use crate::plan::lane::{Lane, Track};
 use crate::units::{add, mul, sub, wide};
 
 use super::descriptor::Descriptor;
-use super::lists::address;
+use super::orders::Orders;
 use super::pairing::Pairing;
+use super::reads::{counted, fitting, reads, unsigned};
 use super::rows::region;
 use super::stretches::{Stretch, near, reach, stretches, tile};
-use super::tiles::{TileLane, Tiles};
+use super::tiles::Tiles;
 
 /// At most this many times the bytes of a span are read along between two spans.
 const MAX_HOLE: u64 = 8;
@@ -34,12 +35,12 @@ pub struct Landing {
     /// Bytes of the span; of all its stretches, where a page has several.
     pub bytes: u64,
     pair: usize,
-    track: Track,
-    stretches: Arc<[Stretch]>,
+    pub(super) track: Track,
+    pub(super) stretches: Arc<[Stretch]>,
     /// Bytes from one place in the buffer to the next.
-    step: u64,
+    pub(super) step: u64,
     /// The longest hole that is read along.
-    hole: u64,
+    pub(super) hole: u64,
 }
 
 impl Landing {
@@ -50,7 +51,7 @@ impl Landing {
     }
 
     /// Places from a page to the next one that is needed, `pages` further on: as many where the pages are read at once, else one.
-    fn places(&self, pages: u64) -> u64 {
+    pub(super) fn places(&self, pages: u64) -> u64 {
         let apart = self.track.stride.checked_mul(pages);
         let bridged = self.step == self.track.stride
             && apart.and_then(|apart| apart.checked_sub(self.bytes)).is_some_and(|hole| hole <= self.hole);
@@ -236,10 +237,7 @@ impl Pairing {
                 needed.extend(orders.of(self, lane)?.iter().map(|(remote, _)| *remote));
             }
         }
-        // One lane's are in order already.
-        if lanes.len() > 1 {
-            needed.sort_unstable();
-        }
+        needed.sort_unstable();
         needed.dedup();
         Ok(needed)
     }
@@ -338,112 +336,5 @@ impl Pairing {
             }
         }
         Ok(list)
-    }
-}
-
-/// The places of as many of `pages` as fit into `room` bytes.
-fn fitting(landing: &Landing, pages: &[i32], room: u64) -> Result<Vec<i32>> {
-    let mut places = Vec::new();
-    let Some(most) = room.checked_sub(landing.bytes) else { return Ok(places) };
-    let most = most.checked_div(landing.step).unwrap_or(u64::MAX);
-    let (mut before, mut place) = (None, 0_u64);
-    for page in pages {
-        let page = unsigned(*page)?;
-        if let Some(before) = before {
-            place = add(place, landing.places(sub(page, before, "pages of a chunk")?), "place in a chunk")?;
-        }
-        if place > most {
-            break;
-        }
-        places.push(i32::try_from(place).map_err(|_| Error::overflow("place in a chunk"))?);
-        before = Some(page);
-    }
-    Ok(places)
-}
-
-/// A read of one landing: offsets into the buffer's span, and from the landing's track.
-struct Read {
-    local: u64,
-    remote: u64,
-    length: u64,
-}
-
-/// The reads of a landing's pages, joined where they are as far apart in the buffer as on the peer, and near enough: what lies
-/// between is read along. Only pages of one span lie in one region for certain.
-fn reads(landing: &Landing, pages: &[i32], places: &[i32]) -> Result<Vec<Read>> {
-    let mut list: Vec<Read> = Vec::new();
-    for (page, place) in pages.iter().zip(places) {
-        let begin = mul(landing.step, unsigned(*place)?, "buffer address")?;
-        for stretch in landing.stretches.iter() {
-            let local = add(begin, stretch.buffer, "buffer address")?;
-            let remote = address(stretch.start, *page, landing.track.stride)?;
-            let like = |last: &&mut Read| {
-                let apart = (remote.checked_sub(last.remote), local.checked_sub(last.local));
-                let end = last.length.saturating_add(landing.hole);
-                apart.0 == apart.1 && apart.0.is_some_and(|apart| apart <= end)
-            };
-            match list.last_mut().filter(like) {
-                Some(last) => {
-                    let apart = sub(remote, last.remote, "descriptor length")?;
-                    last.length = last.length.max(add(apart, stretch.bytes, "descriptor length")?);
-                }
-                None => list.push(Read { local, remote, length: stretch.bytes }),
-            }
-        }
-    }
-    Ok(list)
-}
-
-/// Counts the reads of one landing's pages, begun `open` bytes into a chunk, and where in a chunk they end.
-fn counted(landing: &Landing, mut rest: &[i32], mut open: u64, chunk: u64) -> Result<(LandedCount, u64)> {
-    let mut count = LandedCount::default();
-    if landing.bytes > chunk && !rest.is_empty() {
-        return Err(Error::limit("bytes of one page's span in a chunk", landing.bytes, chunk));
-    }
-    while !rest.is_empty() {
-        let places = fitting(landing, rest, sub(chunk, open, "room of a chunk")?)?;
-        let (pages, later) = rest.split_at_checked(places.len()).unwrap_or((rest, &[]));
-        for read in reads(landing, pages, &places)? {
-            count.posted = add(count.posted, 1, "posted descriptors")?;
-            count.bytes = add(count.bytes, read.length, "landed bytes")?;
-        }
-        open = match places.last() {
-            Some(last) => {
-                let end =
-                    add(mul(landing.step, unsigned(*last)?, "place in a chunk")?, landing.bytes, "bytes of a chunk")?;
-                add(open, end, "bytes of a chunk")?
-            }
-            None => 0,
-        };
-        rest = later;
-    }
-    Ok((count, open))
-}
-
-fn unsigned(id: i32) -> Result<u64> {
-    u64::try_from(id).map_err(|_| Error::overflow("page of a chunk"))
-}
-
-/// Pairs of pages, remote and local, by the cell that lanes have them from; ascending.
-#[derive(Default)]
-struct Orders {
-    known: Vec<((usize, usize), Vec<(i32, i32)>)>,
-}
-
-impl Orders {
-    /// Those of a lane. Lanes of a cell, such as the layers of a group, share them.
-    fn of(&mut self, pairing: &Pairing, lane: &TileLane) -> Result<&[(i32, i32)]> {
-        let key = (lane.pair, lane.cell);
-        let at = match self.known.iter().position(|(known, _)| *known == key) {
-            Some(at) => at,
-            None => {
-                let (local, remote) = pairing.lane_pages(lane)?;
-                let mut pairs: Vec<(i32, i32)> = remote.iter().copied().zip(local.iter().copied()).collect();
-                pairs.sort_unstable();
-                self.known.push((key, pairs));
-                self.known.len().saturating_sub(1)
-            }
-        };
-        Ok(self.known.get(at).map_or(&[], |(_, pairs)| pairs.as_slice()))
     }
 }

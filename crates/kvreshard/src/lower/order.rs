@@ -58,7 +58,7 @@ fn table(keys: &[i32], values: &[i32]) -> Option<Vec<i32>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{ascends, repeated, sort};
+    use super::{ascends, repeated, sort, table};
 
     #[test]
     fn order_and_repetition() {
@@ -77,5 +77,16 @@ mod tests {
             sort(&mut keys, &mut values);
             assert_eq!((keys, values), ([1, 2, 2].map(|key| key * scale), [8, 6, 7]));
         }
+    }
+
+    #[test]
+    fn a_table_is_made_of_different_keys_that_are_dense_enough() {
+        let of = |keys: [i32; 2]| table(&keys, &[7, 1]);
+        assert_eq!(of([2, 0]), Some(vec![1, -1, 7]));
+        assert_eq!(of([1, 1]), None);
+        // Of two keys, up to 16 times as many slots, and one for key 0.
+        assert_eq!(of([0, 16]).map(|table| table.len()), Some(17));
+        assert_eq!(of([0, 17]), None);
+        assert_eq!(table(&[], &[]), None);
     }
 }

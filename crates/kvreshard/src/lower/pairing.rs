@@ -10,13 +10,14 @@
 //! ```
 
 use crate::error::{Error, Result, Side};
-use crate::layout::{GroupKind, RankLayout};
+use crate::layout::GroupKind;
 use crate::plan::Plan;
 use crate::plan::period::{Cell, Paging, Period};
 use crate::request::Request;
-use crate::units::{Interval, add, div, div_ceil, mul, rem, sub, wide};
+use crate::units::{Interval, add, div, div_ceil, mul, sub, wide};
 
 use super::order::{ascends, repeated, sort};
+use super::side::SidePages;
 
 /// The most pages, or pieces of pages, that one request leaves to be cleared.
 const MAX_BARE: usize = 1 << 20;
@@ -58,21 +59,6 @@ pub struct Pairing {
     pub(crate) pages: Vec<Vec<CellPages>>,
     pub(crate) partial: Vec<Partial>,
     pub(crate) bare: Vec<Bare>,
-}
-
-/// One side's pages for one group.
-struct SidePages<'a> {
-    side: Side,
-    group: usize,
-    ids: &'a [i32],
-    ratio: u64,
-    /// Number of the first page, counted from global token 0 on this rank.
-    first: u64,
-    /// The state at which the first page begins.
-    state: u64,
-    /// Ids must be below this.
-    limit: u64,
-    windowed: bool,
 }
 
 impl Pairing {
@@ -230,7 +216,8 @@ impl Pairing {
                     pages.local.push(here);
                     pages.remote.push(there);
                     if part != reach {
-                        let kept = match (part.start() > reach.start(), more && part.end() < reach.end()) {
+                        // What does not begin inside the row ends inside it.
+                        let kept = match (part.start() > reach.start(), more) {
                             (true, _) => Some("start"),
                             (false, true) => Some("end"),
                             (false, false) => None,
@@ -278,7 +265,7 @@ impl Pairing {
         let term = "position in a page";
         let end = paging.context.count_below(end)?;
         let mut number = div(end, paging.states, term)?.max(to.first);
-        let mut within = if mul(number, paging.states, term)? < end { rem(end, paging.states, term)? } else { 0 };
+        let mut within = end.saturating_sub(mul(number, paging.states, term)?);
         let listed = add(to.first, mul(wide(to.ids.len()), to.ratio, "listed pages")?, "listed pages")?;
         while number < listed {
             if let Some(page) = to.page(number, true)? {
@@ -289,71 +276,6 @@ impl Pairing {
             within = 0;
         }
         Ok(())
-    }
-}
-
-impl<'a> SidePages<'a> {
-    fn new(layout: &RankLayout, side: Side, group: usize, request: &'a Request, limit: u64) -> Result<Self> {
-        let blocks = request.blocks(side, group)?;
-        let about = layout.groups().get(group).ok_or_else(|| Error::overflow("group index"))?;
-        let mut pages = Self {
-            side,
-            group,
-            ids: blocks.ids(),
-            ratio: about.pages_per_block(),
-            first: 0,
-            state: 0,
-            limit: limit.min(1 << 31),
-            windowed: about.window().is_some(),
-        };
-        if about.kind() == GroupKind::Tokens {
-            let first = blocks.first_token();
-            let states = layout.states_per_page(group);
-            let expected = || "the first token of a page".to_owned();
-            let Some(state) = about.tokens_per_state().state_at(first)? else {
-                return Err(pages.bad("first token", first, expected()));
-            };
-            let position = layout.position().cp.count_below(state)?;
-            if rem(position, states, "first token")? != 0 {
-                return Err(pages.bad("first token", first, expected()));
-            }
-            pages.first = div(position, states, "first token")?;
-            pages.state = state;
-        }
-        Ok(pages)
-    }
-
-    fn bad(&self, field: &str, found: impl ToString, expected: String) -> Error {
-        let field = field.to_owned();
-        Error::Request { side: self.side, group: Some(self.group), field, found: found.to_string(), expected }
-    }
-
-    fn first_token_text(&self) -> String {
-        format!("at state {}", self.state)
-    }
-
-    /// The id of page number `number`; `None` when it lies before the first block.
-    fn page(&self, number: u64, writes: bool) -> Result<Option<i32>> {
-        let Some(at) = number.checked_sub(self.first) else { return Ok(None) };
-        let block = div(at, self.ratio, "page of a block")?;
-        let Some(id) = usize::try_from(block).ok().and_then(|block| self.ids.get(block)) else {
-            let role = if writes { "written" } else { "read" };
-            let needed = add(block, 1, "blocks")?;
-            return Err(self.bad("blocks", self.ids.len(), format!("at least {needed}, for the tokens to be {role}")));
-        };
-        self.id(*id, rem(at, self.ratio, "page of a block")?).map(Some)
-    }
-
-    /// The id of the `within`-th page of block `id`.
-    fn id(&self, id: i32, within: u64) -> Result<i32> {
-        let page = u64::try_from(id).ok().and_then(|id| id.checked_mul(self.ratio)?.checked_add(within));
-        match page.filter(|page| *page < self.limit).and_then(|page| i32::try_from(page).ok()) {
-            Some(page) => Ok(page),
-            None => {
-                let blocks = div(self.limit, self.ratio, "blocks")?;
-                Err(self.bad("block id", id, format!("at least 0 and below {blocks}")))
-            }
-        }
     }
 }
 

@@ -88,3 +88,50 @@ pub(super) fn tile(copy: &Copy, stretches: &[Stretch]) -> Result<Tile> {
     let buffer = add(stretch.buffer, within, "landed offset")?;
     Ok(Tile { run: copy.run, page: copy.local, buffer, loops: loops.collect() })
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::arithmetic_side_effects)]
+mod tests {
+    use super::*;
+
+    fn copy(loops: &[Loop]) -> Copy {
+        Copy { run: 4, loops: loops.to_vec(), local: 3, remote: 5 }
+    }
+
+    fn step(extent: u64, local: u64, remote: u64) -> Loop {
+        Loop { extent, local, remote }
+    }
+
+    #[test]
+    fn loops_that_leave_the_page_are_written_out() {
+        let (inside, outside) = (step(3, 8, 99), step(2, 1000, 100));
+        let found = near(&copy(&[outside, inside]), 100).unwrap();
+        assert_eq!(found, [copy(&[inside]), copy(&[inside]).moved((1000, 100), "test").unwrap()]);
+        assert_eq!(near(&copy(&[inside]), 100).unwrap(), [copy(&[inside])]);
+    }
+
+    #[test]
+    fn planes_are_written_out_up_to_a_count() {
+        let of = |planes| near(&copy(&[step(planes, 4, 100)]), 100).unwrap();
+        assert_eq!(of(MAX_PLANES).len(), 4096);
+        assert_eq!(of(MAX_PLANES + 1), [copy(&[step(MAX_PLANES + 1, 4, 100)])]);
+    }
+
+    #[test]
+    fn what_is_nearer_than_a_page_is_one_stretch() {
+        let of = |reaches: &[(u64, u64)]| {
+            let (found, bytes) = stretches(reaches.to_vec(), 100).unwrap();
+            (found.iter().map(|one| (one.start, one.bytes, one.buffer)).collect::<Vec<_>>(), bytes)
+        };
+        assert_eq!(of(&[(129, 140), (10, 30)]), (vec![(10, 130, 0)], 130));
+        assert_eq!(of(&[(130, 140), (10, 30)]), (vec![(10, 20, 0), (130, 10, 20)], 30));
+        // One inside another, and one that begins where another does.
+        assert_eq!(of(&[(10, 90), (20, 30), (10, 15), (190, 200)]), (vec![(10, 80, 0), (190, 10, 80)], 90));
+        // The first bytes of a page may be others'.
+        assert_eq!(of(&[(150, 160)]), (vec![(150, 10, 0)], 10));
+        let two = [Stretch { start: 10, bytes: 20, buffer: 0 }, Stretch { start: 130, bytes: 10, buffer: 20 }];
+        let at = |remote| tile(&Copy { remote, ..copy(&[]) }, &two).map(|tile| tile.buffer);
+        assert_eq!((at(10), at(29), at(130), at(133)), (Ok(0), Ok(19), Ok(20), Ok(23)));
+        assert!(at(9).is_err());
+    }
+}

@@ -281,3 +281,35 @@ impl Pairing {
         Ok(chunks)
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::plan::Loop;
+
+    /// Runs of 4 bytes: the run, then its loops in page and buffer.
+    fn tile(side: Side, loops: &[(u64, u64, u64)]) -> (u64, Vec<(u64, u64, u64)>) {
+        let loops = loops.iter().map(|&(extent, local, remote)| Loop { extent, local, remote }).collect();
+        let tile = packed(&Copy { run: 4, loops, local: 1, remote: 2 }, side, 7).unwrap();
+        assert_eq!((tile.page, tile.buffer), (if side == Side::Local { 1 } else { 2 }, 7));
+        (tile.run, tile.loops.iter().map(|one| (one.extent, one.page, one.buffer)).collect())
+    }
+
+    #[test]
+    fn what_goes_on_in_the_page_and_in_the_buffer_is_one_loop() {
+        // Three runs 10 bytes apart, twice: 30 bytes apart on the local side, elsewhere on the remote one.
+        let nested = [(2, 30, 500), (3, 10, 20)];
+        assert_eq!(tile(Side::Local, &nested), (4, vec![(6, 10, 4)]));
+        assert_eq!(tile(Side::Remote, &nested), (4, vec![(2, 500, 12), (3, 20, 4)]));
+        // In the page the one goes on from the other; in the buffer a third lies between.
+        assert_eq!(tile(Side::Local, &[(2, 30, 1), (5, 7, 1), (3, 10, 1)]).1, [(2, 30, 60), (5, 7, 12), (3, 10, 4)]);
+    }
+
+    #[test]
+    fn what_is_dense_in_the_page_is_one_run() {
+        assert_eq!(tile(Side::Local, &[(3, 4, 20)]), (12, vec![]));
+        assert_eq!(tile(Side::Remote, &[(3, 4, 20)]), (4, vec![(3, 20, 4)]));
+        assert_eq!(tile(Side::Local, &[(2, 50, 1), (3, 4, 20)]), (12, vec![(2, 50, 12)]));
+    }
+}
