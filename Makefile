@@ -117,16 +117,15 @@ fuzz: tools-present ## Fuzz every target for SECONDS each, 60 where not given (n
 	    $(FUZZ_USUAL) -max_total_time=$(or $(SECONDS),60) $(FUZZ_FLAGS)); \
 	done
 
-# For each module the tests that fail within a second for nearly every fault in it, and those that are held against what these miss.
-PLAN_FIRST := --test descriptors --test pairing --test parallel --test plan_order --test plan_soak --test tables
-PLAN_THEN := --lib --test attacks --test check --test plan --test plan_properties
+# For each module the tests that fail within seconds for nearly every fault in it, and those that are held against what these miss.
+PLAN_THEN := --test attacks --test check --test lowering --test parallel --test plan --test plan_order --test plan_properties
 MUTANTS_wire := --test wire --test wire_names --test wire_refusals
 MUTANTS_wire_then := --test attacks
 MUTANTS_ring := --test ring_edges --test ring_machines --test ring_messages --test ring_requests
 MUTANTS_ring_then := --lib --test ring_random
-MUTANTS_lower := $(PLAN_FIRST)
-MUTANTS_lower_then := $(PLAN_THEN)
-MUTANTS_plan := $(PLAN_FIRST)
+MUTANTS_lower := --test lowering --test plan_soak
+MUTANTS_lower_then := --lib $(PLAN_THEN)
+MUTANTS_plan := --lib --test plan_soak
 MUTANTS_plan_then := $(PLAN_THEN)
 MUTANTS_verify := --lib
 MUTANTS_verify_then := $(PLAN_THEN)

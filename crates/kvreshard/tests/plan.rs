@@ -197,6 +197,27 @@ fn an_engine_of_planes_is_known_from_one_rank() {
     );
 }
 
+/// Which plane has a head is looked for by what each holds, and a plane has no axis of heads where the other side has one.
+#[test]
+fn heads_in_planes_are_proven_either_way() {
+    use kvreshard::layout::{Layer, Segment, Shares};
+    let joint = Rank { layers: 1, ..Rank::new("p", (0, 1), "h n k[d] v[d]", 4, &[N, ("d", 4)]) };
+    let mut parts = joint.build().parts().clone();
+    let plane = common::format("n k[d] v[d]", &[N, ("d", 4)], "bf16");
+    let bytes = plane.page_bytes();
+    let segments = (0..4).map(|head| {
+        let held = Shares::new([(common::name("h"), Interval::new(head, head + 1).unwrap())]);
+        Segment::new(0, plane.clone(), head * bytes * 8, 8, bytes, held).unwrap()
+    });
+    parts.layers = vec![Layer::new("layers.0", segments.collect(), 0, [(common::name("h"), 4)]).unwrap()];
+    let planes = Engine::new(vec![RankLayout::new(parts).unwrap()]).unwrap();
+    for size in [1, 2, 4] {
+        let rows = |r| Rank { layers: 1, ..Rank::new("d", (r, size), "n h k[d] v[d]", 4, &[N, ("d", 4)]) };
+        prove(&planes, &engine(rows, size));
+        prove(&engine(rows, size), &planes);
+    }
+}
+
 /// A page in planes is read plane by plane: what lies between are other pages.
 #[test]
 fn planes_are_landed_without_the_pages_between() {

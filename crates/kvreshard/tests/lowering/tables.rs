@@ -1,14 +1,6 @@
 //! The table of a chunk that a device reads: the same numbers as the chunk's moves, parts of one shape together.
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "a test says so by panicking"
-)]
 
-mod common;
-
-use common::Rank;
+use super::common::Rank;
 use kvreshard::lower::{Batch, Moves, Pairing, Tiles};
 use kvreshard::plan::{Direction, Plan};
 use kvreshard::request::{Blocks, Request};

@@ -1,9 +1,6 @@
 //! Pages paired by token: whose fault it is where they do not meet, and what is cut at an end.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::arithmetic_side_effects, reason = "a test says so by panicking")]
 
-mod common;
-
-use common::Rank;
+use super::common::Rank;
 use kvreshard::lower::Pairing;
 use kvreshard::plan::{Direction, Plan};
 use kvreshard::request::{Blocks, Request};

@@ -1,9 +1,6 @@
 //! What a request is refused for, with the value at fault; and which bytes of its pages nothing fills.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::arithmetic_side_effects, reason = "a test says so by panicking")]
 
-mod common;
-
-use common::format;
+use super::common::format;
 use kvreshard::layout::{
     Group, GroupKind, Layer, MemoryKind, Position, RankLayout, RankParts, Region, Segment, Shares, TokensPerState,
 };

@@ -1,14 +1,6 @@
 //! Descriptor counts where they are easily missed: regions visited out of order, ends inside a page, more descriptors than ids.
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "a test says so by panicking"
-)]
 
-mod common;
-
-use common::{Rank, format, name, position};
+use super::common::{Rank, format, name, position};
 use kvreshard::layout::{Group, Layer, MemoryKind, RankLayout, RankParts, Region, Segment, Shares};
 use kvreshard::lower::Pairing;
 use kvreshard::plan::{Direction, Plan};

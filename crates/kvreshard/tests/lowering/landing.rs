@@ -1,23 +1,14 @@
 //! Layers that are built differently, side by side: what is landed or packed is what lists move, whatever a chunk holds.
-#![allow(
-    clippy::unwrap_used,
-    clippy::arithmetic_side_effects,
-    clippy::indexing_slicing,
-    reason = "a test says so by panicking"
-)]
-
-mod common;
-mod moved;
 
 use std::collections::BTreeMap;
 
-use common::{format, name};
+use super::common::{format, name};
+use super::moved::{through_landing, through_packed};
 use kvreshard::layout::{Group, Layer, MemoryKind, Position, RankLayout, RankParts, Region, Segment, Shares};
 use kvreshard::lower::{LandedCount, Pairing};
 use kvreshard::plan::{Direction, Plan};
 use kvreshard::request::{Blocks, Request};
 use kvreshard::{Error, Interval, Side};
-use moved::{through_landing, through_packed};
 
 const PAGES: u64 = 10;
 const TOKENS: u64 = 4;
