@@ -118,6 +118,7 @@ fuzz: tools-present ## Fuzz every target for SECONDS each, 60 where not given (n
 	done
 
 # For each module the tests that fail within seconds for nearly every fault in it, and those that are held against what these miss.
+# What was caught is not run again, so that a run goes on where another stopped; `make clean` forgets.
 PLAN_THEN := --test attacks --test check --test lowering --test parallel --test plan --test plan_order --test plan_properties
 MUTANTS_wire := --test wire --test wire_names --test wire_refusals
 MUTANTS_wire_then := --test attacks
@@ -136,10 +137,10 @@ mutants: tools-present ## Change the Rust code in one place after another and se
 	@set -e; export CARGO_TARGET_DIR=$(CURDIR)/target/mutants CARGO_PROFILE_TEST_OPT_LEVEL=0 CARGO_PROFILE_TEST_DEBUG=0 \
 	  CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=0; \
 	export PROPTEST_MAX_SHRINK_ITERS=0 PROPTEST_DISABLE_FAILURE_PERSISTENCE=1 SOAK_SHRINK=0 SOAK_PAIRS=100; \
-	run() { module=$$1; shift; (set -x; cargo mutants -p kvreshard -f "**/src/$$module.rs" -f "**/src/$$module/**" --timeout 20 \
+	run() { module=$$1; shift; (set -x; cargo mutants -p kvreshard -f "**/src/$$module.rs" -f "**/src/$$module/**" --timeout 20 --iterate \
 	  -o target/mutants-$$module $(MUTANTS_FLAGS) $$(printf -- '--cargo-arg=%s ' --locked $$*)) || \
 	  case $$? in 2|3) ;; *) exit 1 ;; esac; }; \
-	$(foreach module,$(or $(MODULES),wire ring lower plan verify),run $(module) $(MUTANTS_$(module)); run $(module) --iterate $(MUTANTS_$(module)_then);) \
+	$(foreach module,$(or $(MODULES),wire ring lower plan verify),run $(module) $(MUTANTS_$(module)); run $(module) $(MUTANTS_$(module)_then);) \
 	cat target/mutants-*/mutants.out/missed.txt
 
 MUTMUT := target/mutants-python/tool
