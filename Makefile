@@ -122,7 +122,7 @@ fuzz: tools-present ## Fuzz every target for SECONDS each, 60 where not given (n
 PLAN_THEN := --test attacks --test check --test lowering --test parallel --test plan --test plan_order --test plan_properties
 MUTANTS_wire := --test wire --test wire_names --test wire_refusals
 MUTANTS_wire_then := --test attacks
-MUTANTS_ring := --test ring_edges --test ring_machines --test ring_messages --test ring_requests
+MUTANTS_ring := --test ring_bounds --test ring_edges --test ring_machines --test ring_messages --test ring_requests
 MUTANTS_ring_then := --lib --test ring_random
 MUTANTS_lower := --test lowering --test plan_soak
 MUTANTS_lower_then := --lib $(PLAN_THEN)
