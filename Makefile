@@ -119,17 +119,17 @@ fuzz: tools-present ## Fuzz every target for SECONDS each, 60 where not given (n
 
 # For each module the tests that fail within seconds for nearly every fault in it, and those that are held against what these miss.
 # What was caught is not run again, so that a run goes on where another stopped; `make clean` forgets.
-PLAN_THEN := --test attacks --test check --test lowering --test parallel --test plan --test plan_order --test plan_properties
-MUTANTS_wire := --test wire --test wire_names --test wire_refusals
+PLAN_THEN := --test attacks --test check --test parallel --test plan --test plan_order --test plan_properties --test plan_soak
+MUTANTS_wire := --test wire
 MUTANTS_wire_then := --test attacks
-MUTANTS_ring := --test ring_bounds --test ring_edges --test ring_machines --test ring_messages --test ring_requests
+MUTANTS_ring := --test ring
 MUTANTS_ring_then := --lib --test ring_random
-MUTANTS_lower := --test lowering --test plan_soak
+MUTANTS_lower := --test lowering
 MUTANTS_lower_then := --lib $(PLAN_THEN)
-MUTANTS_plan := --lib --test plan_soak
-MUTANTS_plan_then := $(PLAN_THEN)
+MUTANTS_plan := --lib
+MUTANTS_plan_then := --test lowering $(PLAN_THEN)
 MUTANTS_verify := --lib
-MUTANTS_verify_then := $(PLAN_THEN)
+MUTANTS_verify_then := --test lowering $(PLAN_THEN)
 
 .PHONY: mutants
 mutants: tools-present ## Change the Rust code in one place after another and see that a test fails: MODULES (wire ring lower plan verify), each in target/mutants-MODULE (needs cargo-mutants)

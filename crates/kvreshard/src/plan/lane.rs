@@ -247,7 +247,6 @@ mod tests {
             Lane { copies: copies.clone(), nests: copies, ..further(address) }
         };
         let half = MAX_EXACT_RUNS / 2;
-        assert_eq!(joined(&[of(0, half), of(1, half)]).len(), 1);
         assert_eq!(joined(&[of(0, half), of(1, half + 1)]).len(), 2);
         let mut spent = Work::default();
         assert!(spent.affords(crate::plan::MAX_PLAN_RUNS - 7));

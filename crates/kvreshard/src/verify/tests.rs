@@ -20,7 +20,7 @@ const PAGES: u64 = 4;
 fn rank(notation: &str, tokens: u64, position: Position, base: u64) -> RankLayout {
     let heads = position.tp.share(4).unwrap().len();
     let extents: BTreeMap<String, u64> =
-        [("h", heads), ("n", tokens), ("d", 16)].map(|(axis, extent)| (axis.to_owned(), extent)).into();
+        [("h", heads), ("n", tokens), ("d", 4)].map(|(axis, extent)| (axis.to_owned(), extent)).into();
     let format = PageFormat::new(notation, &extents, &Types::all("bf16".parse().unwrap())).unwrap();
     let stride = format.page_bytes() + if tokens == 16 { 64 } else { 0 };
     let (mut regions, mut layers) = (Vec::new(), Vec::new());
@@ -205,6 +205,6 @@ fn lists_that_no_planner_made() {
 fn the_work_is_told_beforehand() {
     let all = sound();
     // Two layers, K and V, heads, tokens and channels of the destination's page.
-    assert_eq!(elements(&all[0]).unwrap(), 2 * 2 * 4 * 16 * 16);
-    assert_eq!(elements(&all[2]).unwrap(), 2 * 2 * 2 * 16 * 16);
+    assert_eq!(elements(&all[0]).unwrap(), 2 * 2 * 4 * 16 * 4);
+    assert_eq!(elements(&all[2]).unwrap(), 2 * 2 * 2 * 16 * 4);
 }

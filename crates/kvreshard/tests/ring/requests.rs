@@ -1,17 +1,8 @@
 //! Requests between a receiver and a sender: served, shared, given up, failed.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::arithmetic_side_effects,
-    clippy::indexing_slicing
-)]
 
-mod ring_pair;
-
+use super::pair::{A, Pair, SLOT, both, chunks, config, name};
 use kvreshard::Error;
 use kvreshard::ring::{Chunks, Flow, Pages, Reason, ReceiverEvent, Report, Role, SenderEvent, State};
-use ring_pair::{A, Pair, SLOT, both, chunks, config, name};
 
 #[test]
 fn all_chunks_arrive_once_and_the_last_is_short() {

@@ -1,8 +1,6 @@
 //! What is just allowed and what is just not: sizes, shares, epochs, and the ticks after which a message is said again.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
-mod ring_pair;
-
+use super::pair::{A, B, Pair, SLOT, both, chunks, config, name};
 use kvreshard::Error;
 use kvreshard::ring::chunks::MAX_CHUNKS;
 use kvreshard::ring::message::{MAX_FRAME_BYTES, PREFIX};
@@ -11,7 +9,6 @@ use kvreshard::ring::{
     Action, Chunks, Config, Flow, Frame, Message, Peer, Reason, Receiver, ReceiverEvent, Role, Sender, SenderEvent,
     Session, SlotUse, State, Ticket,
 };
-use ring_pair::{A, B, Pair, SLOT, both, chunks, config, name};
 
 const SESSION: Session = Session { receiver: 10, sender: 20 };
 

@@ -1,9 +1,6 @@
 //! What a message lists once and names by number: templates of layer names, and formats. Each layer must get its own back.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::arithmetic_side_effects, reason = "a test says so by panicking")]
 
-mod common;
-
-use common::format;
+use super::common::format;
 use kvreshard::Error;
 use kvreshard::layout::{Group, Layer, MemoryKind, Position, RankLayout, RankParts, Region, Segment, Shares};
 use kvreshard::wire::MAX_FORMATS;

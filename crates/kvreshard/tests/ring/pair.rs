@@ -1,5 +1,5 @@
 //! A receiver and a sender on a network without faults.
-#![allow(dead_code, clippy::unwrap_used, clippy::arithmetic_side_effects, missing_docs, unreachable_pub)]
+#![allow(unreachable_pub, reason = "one module of the tests, used by the others")]
 
 use std::collections::VecDeque;
 

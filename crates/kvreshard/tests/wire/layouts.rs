@@ -1,17 +1,6 @@
 //! The message of a layout: golden bytes and fingerprints, sizes, and bytes that are cut, flipped or random.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    clippy::as_conversions,
-    clippy::cast_possible_truncation,
-    reason = "a test says so by panicking"
-)]
 
-mod common;
-
-use common::{Rank, format, name, position};
+use super::common::{Rank, format, name, position};
 use kvreshard::layout::{Group, Layer, MemoryKind, Position, RankLayout, RankParts, Region, Segment, Shares};
 use kvreshard::wire::{HostRegion, RegionTags};
 use kvreshard::{Error, Interval};

@@ -1,5 +1,4 @@
 //! Frames of the ring protocol: what is written is read, and nothing else is.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 use kvreshard::Error;
 use kvreshard::ring::message::{MAX_FRAME_BYTES, PREFIX, WireRequest};

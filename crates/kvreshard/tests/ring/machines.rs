@@ -1,20 +1,11 @@
 //! What receiver and sender refuse, ignore and promise.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::arithmetic_side_effects,
-    clippy::indexing_slicing
-)]
 
-mod ring_pair;
-
+use super::pair::{A, B, Pair, SLOT, chunks, config, name};
 use kvreshard::Error;
 use kvreshard::ring::{
     Action, Chunks, Config, Flow, Frame, Message, Peer, Reason, Receiver, ReceiverEvent, Report, Role, Sender,
     SenderEvent, Session, SlotUse, State, Ticket, table,
 };
-use ring_pair::{A, B, Pair, SLOT, chunks, config, name};
 
 #[test]
 fn every_admitted_peer_has_its_minimum_and_none_is_admitted_beyond_the_ring() {
@@ -231,6 +222,6 @@ fn a_hostile_receiver_cannot_fill_the_sender() {
 
 #[test]
 fn the_document_shows_the_table() {
-    let document = include_str!("../../../docs/protocol.md");
+    let document = include_str!("../../../../docs/protocol.md");
     assert!(document.contains(&table::markdown()), "docs/protocol.md must hold this:\n\n{}", table::markdown());
 }

@@ -1,17 +1,6 @@
 //! Messages of another implementation: what is understood, and what must be refused and how.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    clippy::as_conversions,
-    clippy::cast_possible_truncation,
-    reason = "a test says so by panicking"
-)]
 
-mod common;
-
-use common::format;
+use super::common::format;
 use kvreshard::Error;
 use kvreshard::format::{MAX_NESTING, MAX_NOTATION_BYTES};
 use kvreshard::layout::{MAX_LAYERS, MAX_SEGMENTS_PER_LAYER, MAX_TOTALS, RankLayout};

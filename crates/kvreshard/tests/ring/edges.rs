@@ -1,13 +1,10 @@
 //! What is heard twice, late or in part, and what is asked at a bound.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
-mod ring_pair;
-
+use super::pair::{A, Pair, SLOT, both, chunks, config, name};
 use kvreshard::Error;
 use kvreshard::ring::{
     Action, Chunks, Flow, Frame, Message, Receiver, ReceiverEvent, SenderEvent, Session, SlotUse, State,
 };
-use ring_pair::{A, Pair, SLOT, both, chunks, config, name};
 
 const SESSION: Session = Session { receiver: 10, sender: 20 };
 
