@@ -282,8 +282,8 @@ impl Plan {
                 summary.runs = add(summary.runs, runs, "runs of a plan")?;
                 summary.bytes = add(summary.bytes, mul(runs, copy.run, "bytes of a plan")?, "bytes of a plan")?;
                 summary.longest_run = summary.longest_run.max(copy.run);
-                let shorter = summary.shortest_run == 0 || copy.run < summary.shortest_run;
-                summary.shortest_run = if shorter { copy.run } else { summary.shortest_run };
+                let before = Some(summary.shortest_run).filter(|shortest| *shortest > 0);
+                summary.shortest_run = before.map_or(copy.run, |shortest| shortest.min(copy.run));
                 if let Some(sum) = by_pair.get_mut(lane.pair) {
                     *sum = add(*sum, runs, "runs of a plan")?;
                 }

@@ -1,6 +1,6 @@
 //! What a request is refused for, with the value at fault; and which bytes of its pages nothing fills.
 
-use super::common::format;
+use super::common::{Rank, context, format};
 use kvreshard::layout::{
     Group, GroupKind, Layer, MemoryKind, Position, RankLayout, RankParts, Region, Segment, Shares, TokensPerState,
 };
@@ -163,6 +163,19 @@ fn states_move_whole_and_are_as_many_on_both_sides() {
     // The state is that of the last token.
     let part = request((0, 1), (&[3], 0), (&[5, 2], 0)).with_more(true);
     assert_eq!(moved(&plan, &Pairing::new(&plan, &part).unwrap()), 0);
+}
+
+/// Two ranks of a context that deal tokens to each other have none in common; a list of all tokens there are is not walked.
+#[test]
+fn ranks_that_share_no_token_pair_nothing_at_once() {
+    let rank = |rank| {
+        let rank =
+            Rank { position: context((rank, 2), 2), ..Rank::new("e", (0, 1), "n k[d]", 1, &[("n", 4), ("d", 2)]) };
+        Rank { heads: None, layers: 1, ..rank }.build()
+    };
+    let plan = Plan::new(&rank(0), &rank(1), Direction::Read).unwrap();
+    let pairing = Pairing::new(&plan, &request((0, u64::MAX / 2), (&[0, 1], 0), (&[2], 0)).with_more(true)).unwrap();
+    assert_eq!(moved(&plan, &pairing), 0);
 }
 
 /// Address (from the first page on) and bytes of what is to be cleared.
