@@ -218,6 +218,30 @@ fn heads_in_planes_are_proven_either_way() {
     }
 }
 
+/// Planes are compared once for each way in which they are built: one that is built otherwise is not taken for the first.
+#[test]
+fn a_plane_that_does_not_fit_is_found_behind_one_that_does() {
+    use kvreshard::layout::{Layer, Segment, Shares};
+    let side = |dims: [u64; 3]| {
+        let rank = Rank { layers: 1, pages: 64, heads: None, ..Rank::new("p", (0, 1), "n k[d]", 1, &[N, D]) };
+        let mut parts = rank.build().parts().clone();
+        let segments = (0..3).zip(dims).map(|(head, d)| {
+            let plane = common::format("n k[d]", &[N, ("d", d)], "bf16");
+            let held = Shares::new([(common::name("h"), Interval::new(head, head + 1).unwrap())]);
+            Segment::new(0, plane.clone(), head * 8192, 2, plane.page_bytes(), held).unwrap()
+        });
+        parts.layers = vec![Layer::new("layers.0", segments.collect(), 0, [(common::name("h"), 3)]).unwrap()];
+        RankLayout::new(parts).unwrap()
+    };
+    let refused = |one, other| Plan::new(&side(one), &side(other), Direction::Read).unwrap_err().to_string();
+    assert!(Plan::new(&side([8, 8, 8]), &side([8, 8, 8]), Direction::Read).is_ok());
+    for odd in [[4, 8, 8], [8, 4, 8], [8, 8, 4]] {
+        for text in [refused(odd, [8, 8, 8]), refused([8, 8, 8], odd)] {
+            assert!(text.contains("extent of axis d in component k"), "{text}");
+        }
+    }
+}
+
 /// A page in planes is read plane by plane: what lies between are other pages.
 #[test]
 fn planes_are_landed_without_the_pages_between() {

@@ -174,3 +174,41 @@ impl Period {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::shard::Place;
+
+    fn paging(states: u64, (rank, size): (u64, u64), interleave: u64) -> Paging {
+        Paging { states, context: ContextParallel::new(Place::new(rank, size).unwrap(), interleave).unwrap() }
+    }
+
+    /// For each cell the spans: local and remote position, and states.
+    fn spans(local: Paging, remote: Paging) -> Vec<Vec<(u64, u64, u64)>> {
+        let period = Period::new(local, remote).unwrap();
+        let of = |span: Span| (span.local, span.remote, span.len);
+        period.cells.iter().map(|cell| cell.spans(None).unwrap().into_iter().map(of).collect()).collect()
+    }
+
+    #[test]
+    fn states_that_go_on_in_both_pages_are_one_span() {
+        // The first of two ranks that deal two states each: 0, 1, 4 and 5 are a page.
+        let dealt = paging(4, (0, 2), 2);
+        assert_eq!(spans(dealt, dealt), [[(0, 0, 4)]]);
+        // They are one behind the other in its page alone.
+        assert_eq!(spans(dealt, paging(8, (0, 1), 1)), [[(0, 0, 2), (2, 4, 2)]]);
+        assert_eq!(spans(paging(8, (0, 1), 1), dealt), [[(0, 0, 2), (4, 2, 2)]]);
+        assert!(spans(dealt, paging(4, (1, 2), 2)).is_empty());
+    }
+
+    #[test]
+    fn wanted_states_cut_spans() {
+        let period = Period::new(paging(4, (0, 2), 2), paging(8, (0, 1), 1)).unwrap();
+        let cell = period.cells.first().unwrap();
+        let of = |start, end| cell.spans(Interval::new(start, end)).unwrap();
+        assert_eq!(of(1, 5), [Span { local: 1, remote: 1, len: 1 }, Span { local: 2, remote: 4, len: 1 }]);
+        assert_eq!(of(2, 4), []);
+    }
+}
