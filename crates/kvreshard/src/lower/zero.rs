@@ -24,7 +24,7 @@ use super::rows::{MAX_ROWS, Row, region};
 type SegmentRuns = (usize, Vec<Run>);
 
 impl Pairing {
-    /// The bytes to clear in destination memory of kind `memory`, as rows of one descriptor each, coalesced.
+    /// The bytes to clear in destination memory of kind `memory`, as rows of one descriptor each, coalesced; a row lies in one region.
     ///
     /// # Errors
     /// [`Error::Overflow`](crate::Error::Overflow) when an address does not fit, [`Error::Limit`](crate::Error::Limit) when there are too
@@ -32,7 +32,7 @@ impl Pairing {
     pub fn zero(&self, memory: MemoryKind) -> Result<Vec<Row>> {
         let side = self.plan.direction().destination();
         let layout = self.plan.side(side);
-        let mut runs: Vec<(u32, Run)> = Vec::new();
+        let mut runs: Vec<(usize, Run)> = Vec::new();
         // Layers of one kind leave the same bytes of a page bare, and most pages are bare from end to end.
         let mut known: BTreeMap<(usize, Interval), Vec<SegmentRuns>> = BTreeMap::new();
         for bare in &self.bare {
@@ -48,8 +48,7 @@ impl Pairing {
                 };
                 for (segment, parts) in parts.iter() {
                     let Some(segment) = layer.segments().get(*segment) else { continue };
-                    let region = region(layout, segment.region())?;
-                    if region.memory() != memory {
+                    if region(layout, segment.region())?.memory() != memory {
                         continue;
                     }
                     let track = Track::new(layout, segment)?;
@@ -57,7 +56,7 @@ impl Pairing {
                     bounded("runs to clear", wide(runs.len().saturating_add(parts.len())), MAX_ROWS)?;
                     for run in parts {
                         let at = add(base, run.local, "address to clear")?;
-                        runs.push((region.device(), Run { local: at, remote: at, len: run.len }));
+                        runs.push((segment.region(), Run { local: at, remote: at, len: run.len }));
                     }
                 }
             }
@@ -65,11 +64,13 @@ impl Pairing {
         runs.sort_unstable();
         runs.dedup();
         let mut rows = Vec::new();
-        for of_device in runs.chunk_by(|a, b| a.0 == b.0) {
-            let device = of_device.first().map_or(0, |(device, _)| *device);
-            for run in join(of_device.iter().map(|(_, run)| *run).collect())? {
+        // Regions that touch are two allocations all the same: what clears one row looks for it in one of them.
+        for of_region in runs.chunk_by(|a, b| a.0 == b.0) {
+            let Some((at, _)) = of_region.first() else { continue };
+            let device = u64::from(region(layout, *at)?.device());
+            for run in join(of_region.iter().map(|(_, run)| *run).collect())? {
                 let (address, length) = (run.local, run.len);
-                rows.push(Row { address, length, device: u64::from(device), stride: length, count: 1 });
+                rows.push(Row { address, length, device, stride: length, count: 1 });
             }
         }
         Ok(rows)
