@@ -112,27 +112,55 @@ fn a_row_of_more_than_2_to_the_31_pages_is_refused_by_name() {
 /// Tables are what NIXL is given; descriptors are what is looked at elsewhere. Buffers are used again.
 #[test]
 fn tables_hold_the_descriptors_and_nothing_of_before() {
-    let rank = |engine, notation| Rank { layers: 2, ..Rank::new(engine, (0, 1), notation, 2, &[("n", 4), ("d", 4)]) };
-    let (local, remote) = (rank("d", "h n k[d] v[d]").build(), rank("p", "n h k[d] v[d]").build());
-    let plan = Plan::new(&local, &remote, Direction::Read).unwrap();
-    let prepared = plan.prepare().unwrap();
+    let rank =
+        |engine, notation| Rank { layers: 2, ..Rank::new(engine, (0, 1), notation, 2, &[("n", 4), ("d", 4)]) }.build();
     let (mut here, mut there) = (vec![[7; 3]; 5], vec![[7; 3]]);
-    for tokens in [16, 7, 4] {
-        let pairing = Pairing::new(&plan, &request(tokens, &[5, 1, 2, 0], &[3, 4, 5, 7])).unwrap();
-        pairing.write_lists(&prepared, 0, &mut here, &mut there).unwrap();
-        let lists = pairing.lists(&prepared, 0).unwrap();
-        assert!(!lists.is_empty());
-        let of = |one: &kvreshard::lower::Descriptor| {
-            ([one.local, one.length, one.local_device.into()], [one.remote, one.length, one.remote_device.into()])
-        };
-        assert_eq!(
-            here.iter().copied().zip(there.iter().copied()).collect::<Vec<_>>(),
-            lists.iter().map(of).collect::<Vec<_>>()
-        );
-        assert_eq!(here.len(), there.len());
+    // Pages of several runs, and pages of one, of which no two touch.
+    for notation in ["n h k[d] v[d]", "h n k[d] v[d]"] {
+        let plan = Plan::new(&rank("d", "h n k[d] v[d]"), &rank("p", notation), Direction::Read).unwrap();
+        let prepared = plan.prepare().unwrap();
+        for tokens in [16, 7, 4] {
+            let pairing = Pairing::new(&plan, &request(tokens, &[5, 1, 3, 7], &[3, 4, 5, 7])).unwrap();
+            pairing.write_lists(&prepared, 0, &mut here, &mut there).unwrap();
+            let lists = pairing.lists(&prepared, 0).unwrap();
+            assert!(!lists.is_empty());
+            let of = |one: &kvreshard::lower::Descriptor| {
+                ([one.local, one.length, one.local_device.into()], [one.remote, one.length, one.remote_device.into()])
+            };
+            assert_eq!(
+                here.iter().copied().zip(there.iter().copied()).collect::<Vec<_>>(),
+                lists.iter().map(of).collect::<Vec<_>>()
+            );
+            assert_eq!(here.len(), there.len());
+        }
+        // A list that the plan does not have is empty.
+        let pairing = Pairing::new(&plan, &request(4, &[0], &[0])).unwrap();
+        pairing.write_lists(&prepared, 9, &mut here, &mut there).unwrap();
+        assert!(here.is_empty() && there.is_empty());
     }
-    // A list that the plan does not have is empty.
-    let pairing = Pairing::new(&plan, &request(4, &[0], &[0])).unwrap();
-    pairing.write_lists(&prepared, 9, &mut here, &mut there).unwrap();
-    assert!(here.is_empty() && there.is_empty());
+}
+
+/// Two layers whose regions touch, of two devices on either side: each run has the devices of its own regions.
+#[test]
+fn descriptors_name_the_devices_of_their_regions() {
+    let rank = |devices: [u32; 2]| {
+        let rank = Rank { layers: 2, ..Rank::new("e", (0, 1), "h n k[d] v[d]", 2, &[("n", 4), ("d", 4)]) }.build();
+        let mut parts = rank.parts().clone();
+        let bytes = parts.regions[0].bytes();
+        let region = |(at, device): (u64, u32)| Region::new((1 << 20) + at * bytes, bytes, device, MemoryKind::Dram);
+        parts.regions = (0..).zip(devices).map(|one| region(one).unwrap()).collect();
+        RankLayout::new(parts).unwrap()
+    };
+    let ends = [i32::try_from(PAGES - 1).unwrap(), 0, 3];
+    for (local, remote) in [([0, 1], [3, 2]), ([1, 1], [2, 3]), ([5, 4], [6, 6])] {
+        let plan = Plan::new(&rank(local), &rank(remote), Direction::Read).unwrap();
+        let prepared = plan.prepare().unwrap();
+        let pairing = Pairing::new(&plan, &request(12, &ends, &ends)).unwrap();
+        let lists = pairing.lists(&prepared, 0).unwrap();
+        let devices: Vec<(u32, u32)> = lists.iter().map(|one| (one.local_device, one.remote_device)).collect();
+        let of = |layer: usize| [(local[layer], remote[layer]); 3];
+        assert_eq!(devices, [of(0), of(1)].concat());
+        let table = prepared[0].table(Side::Remote);
+        assert_eq!(table.chunks(5).map(|row| row[2]).collect::<Vec<_>>(), remote.map(u64::from));
+    }
 }
