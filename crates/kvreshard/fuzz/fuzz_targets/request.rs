@@ -89,7 +89,8 @@ fuzz_target!(|data: &[u8]| {
     for memory in [MemoryKind::Dram, MemoryKind::Vram] {
         if let Ok(rows) = pairing.zero(memory) {
             for row in rows {
-                assert!(inside(direction.destination(), row.address, row.length));
+                let regions = plan.side(direction.destination()).regions();
+                assert!(inside(direction.destination(), row.address, row.length), "{row:?} in none of {regions:?}");
             }
         }
     }

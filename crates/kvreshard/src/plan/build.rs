@@ -118,6 +118,10 @@ impl<'a> Builder<'a> {
             let there = remote.1.segments().get(segments.remote);
             let (Some(here), Some(there)) = (here, there) else { continue };
             let (here, there) = (Track::new(self.local, here)?, Track::new(self.remote, there)?);
+            // Also of segments between which nothing moves, as between ranks that share no token: their pages are named all the same.
+            if let Some(GroupPair { limits, .. }) = self.pairs.get_mut(pair) {
+                *limits = (limits.0.min(here.pages), limits.1.min(there.pages));
+            }
             for (cell, Carried { copies, nests }) in segments.cells.iter().enumerate() {
                 if copies.is_empty() {
                     continue;
@@ -185,11 +189,6 @@ impl<'a> Builder<'a> {
     }
 
     fn finish(mut self, direction: Direction) -> Result<Plan> {
-        for lane in &self.lanes {
-            if let Some(GroupPair { limits, .. }) = self.pairs.get_mut(lane.pair) {
-                *limits = (limits.0.min(lane.local.pages), limits.1.min(lane.remote.pages));
-            }
-        }
         Ok(Plan(Arc::new(Inner {
             local: self.local.clone(),
             remote: self.remote.clone(),

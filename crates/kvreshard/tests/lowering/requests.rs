@@ -176,6 +176,12 @@ fn ranks_that_share_no_token_pair_nothing_at_once() {
     let plan = Plan::new(&rank(0), &rank(1), Direction::Read).unwrap();
     let pairing = Pairing::new(&plan, &request((0, u64::MAX / 2), (&[0, 1], 0), (&[2], 0)).with_more(true)).unwrap();
     assert_eq!(moved(&plan, &pairing), 0);
+    // What is cleared of the destination's pages are pages that it has: 16 bytes each.
+    let cleared = |ids: &[i32]| Pairing::new(&plan, &request((0, 4), (ids, 0), (&[2], 0)));
+    assert_eq!(bare(&cleared(&[0, 7]).unwrap(), BASE), [(8, 8), (7 * 16, 16)]);
+    let expected = "at least 0 and below 8".to_owned();
+    let beyond = refusal(&plan, &request((0, 4), (&[0, 8], 0), (&[2], 0)));
+    assert_eq!(beyond, (Side::Local, "block id".to_owned(), "8".to_owned(), expected));
 }
 
 /// Address (from the first page on) and bytes of what is to be cleared.
