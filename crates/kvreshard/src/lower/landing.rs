@@ -292,14 +292,10 @@ impl Pairing {
             let begun = span.pages.first().map_or(0, |first| pairs.partition_point(|(remote, _)| remote < first));
             for (remote, local) in pairs.iter().skip(begun) {
                 while read.next_if(|(page, _)| *page < remote).is_some() {}
-                match read.peek() {
-                    Some((page, place)) if *page == remote => {
-                        part.pages.push(*local);
-                        part.places.push(**place);
-                    }
-                    Some(_) => {}
-                    None => break,
-                }
+                // The span has every page that one of its lanes needs, up to where the chunk is full.
+                let Some((_, place)) = read.peek() else { break };
+                part.pages.push(*local);
+                part.places.push(**place);
             }
             if !part.pages.is_empty() {
                 chunk.parts.push(part);

@@ -164,6 +164,55 @@ fn as_many_pages_as_fit_go_into_a_chunk() {
     assert_eq!(cut.parts.iter().map(|part| (part.first, part.count)).collect::<Vec<_>>(), [(0, 5), (5, 2)]);
 }
 
+/// A rank of one layer, pages of `tokens` tokens of 8 bytes, for each of the groups.
+fn plain(tokens: u64, groups: usize, base: u64) -> RankLayout {
+    let page = format("n k[d]", &[("n", tokens), ("d", 8)], "u8");
+    let (mut regions, mut layers) = (Vec::new(), Vec::new());
+    for group in 0..groups {
+        let start = base + (u64::try_from(group).unwrap() << 16);
+        regions.push(Region::new(start, page.page_bytes() * PAGES, 0, MemoryKind::Dram).unwrap());
+        let pages = Segment::new(group, page.clone(), 0, PAGES, page.page_bytes(), Shares::default()).unwrap();
+        layers.push(Layer::new(format!("layers.{group}"), vec![pages], group, []).unwrap());
+    }
+    let (engine, position, groups) = ("e".to_owned(), Position::ALONE, vec![Group::PLAIN; groups]);
+    RankLayout::new(RankParts { engine, generation: 0, position, regions, groups, layers }).unwrap()
+}
+
+/// What is landed in chunks of `chunk` bytes, once as it is read and once as it is counted.
+fn landed(plan: &Plan, pairing: &Pairing, chunk: u64) -> (u64, u64) {
+    let landed = plan.landed(0).unwrap();
+    let chunks = pairing.landed_chunks(&landed, chunk).unwrap();
+    let reads = chunks.iter().flat_map(|chunk| pairing.landed_reads(&landed, chunk, 1 << 40, 0).unwrap());
+    let read = reads.fold((0, 0), |sum, read| (sum.0 + 1, sum.1 + read.length));
+    let LandedCount { posted, bytes } = pairing.landed_count(&landed, chunk).unwrap();
+    assert_eq!(read, (posted, bytes));
+    read
+}
+
+/// Two pages of the receiver in each of the peer's.
+#[test]
+fn a_page_that_two_pages_need_is_read_once() {
+    let plan = Plan::new(&plain(4, 1, 1 << 20), &plain(8, 1, 1 << 24), Direction::Read).unwrap();
+    let (local, remote) = (vec![Blocks::new([5, 0, 3, 8], 0)], vec![Blocks::new([4, 7], 0)]);
+    let pairing = Pairing::new(&plan, &Request::new(Interval::from_zero(16), local, remote)).unwrap();
+    assert_eq!(plan.landed(0).unwrap().landings().len(), 1);
+    assert_eq!(landed(&plan, &pairing, 1 << 14), (2, 2 * 64));
+    assert_eq!(through_landing(&plan, &pairing, 64, 0), listed(&plan, &pairing));
+}
+
+#[test]
+fn groups_with_other_pages_are_counted_for_themselves() {
+    let plan = Plan::new(&plain(4, 3, 1 << 20), &plain(4, 3, 1 << 24), Direction::Read).unwrap();
+    let blocks = |lists: [&[i32]; 3]| lists.map(|ids| Blocks::new(ids, 0)).to_vec();
+    // The first two begin at the same byte of a chunk: the first fills one to its end.
+    let (local, remote) =
+        ([&[0, 1, 2, 3][..], &[9, 8, 7, 6], &[0, 2, 4, 6]], [&[0, 1, 2, 3][..], &[3, 5, 7, 9], &[1, 2, 8, 9]]);
+    let request = Request::new(Interval::from_zero(16), blocks(local), blocks(remote));
+    let pairing = Pairing::new(&plan, &request).unwrap();
+    assert_eq!(landed(&plan, &pairing, 4 * 32), (1 + 4 + 2, 3 * 4 * 32));
+    assert_eq!(landed(&plan, &pairing, 32), (12, 3 * 4 * 32));
+}
+
 #[test]
 fn a_page_that_no_chunk_holds_is_refused() {
     let plan = plan(0);
