@@ -292,3 +292,6 @@ pub(crate) fn address(first: u64, page: i32, stride: u64) -> Result<u64> {
     let page = u64::try_from(page).map_err(|_| Error::overflow("page id"))?;
     add(first, mul(page, stride, "page address")?, "page address")
 }
+
+#[cfg(test)]
+mod tests;
