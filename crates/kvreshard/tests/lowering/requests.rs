@@ -22,14 +22,19 @@ fn tokens(pages_per_block: u64) -> Group {
 
 /// A rank of one layer a group, in regions that follow one another: pages of 4 states of 2 bytes of k and 3 of v.
 fn rank(groups: &[Group], base: u64) -> RankLayout {
+    paged(4, groups, base)
+}
+
+/// The same with pages of `states` states.
+fn paged(states: u64, groups: &[Group], base: u64) -> RankLayout {
     let (mut regions, mut layers) = (Vec::new(), Vec::new());
     for (number, group) in groups.iter().enumerate() {
         let notation = if group.kind() == GroupKind::State { "k[d] v[e]" } else { "k[n d] v[n e]" };
-        let axes = [("n", 4), ("d", 2), ("e", 3)];
+        let axes = [("n", states), ("d", 2), ("e", 3)];
         let used: Vec<(&str, u64)> = axes.into_iter().filter(|(axis, _)| notation.contains(axis)).collect();
         let page = format(notation, &used, "u8");
         let bytes = page.page_bytes();
-        let start = base + u64::try_from(number).unwrap() * PAGES * 20;
+        let start = base + u64::try_from(number).unwrap() * PAGES * 5 * states;
         regions.push(Region::new(start, bytes * PAGES, 0, MemoryKind::Dram).unwrap());
         let pages = Segment::new(number, page, 0, PAGES, bytes, Shares::default()).unwrap();
         layers.push(Layer::new(format!("layers.{number}"), vec![pages], number, []).unwrap());
@@ -247,6 +252,14 @@ fn pages_that_a_window_has_left_are_bare_and_no_fault() {
         let part = request((2, 16), (&[0, 1, 2, 3], 0), (&[6, 7], 8));
         let pairing = Pairing::new(&plan, &part).unwrap();
         assert_eq!((moved(&plan, &pairing), bare(&pairing, BASE)), (2 * 20, vec![(4, 4), (14, 6 + 20)]));
+    }
+    // Pages of another length on the source's side: what is bare is counted in the destination's.
+    let (short, long) = (paged(4, &[tokens(1)], BASE), paged(8, std::slice::from_ref(&windowed), 1 << 24));
+    let written = Plan::new(&long, &short, Direction::Write).unwrap();
+    let read = Plan::new(&short, &long, Direction::Read).unwrap();
+    let (ours, theirs): ((&[i32], u64), (&[i32], u64)) = ((&[0, 1, 2, 3], 0), (&[6], 8));
+    for (plan, request) in [(&read, request((4, 16), ours, theirs)), (&written, request((4, 16), theirs, ours))] {
+        assert_eq!(bare(&Pairing::new(plan, &request).unwrap(), BASE), [(20, 20)]);
     }
     let plain = plan(&[tokens(1)], &[tokens(1)], Direction::Read);
     let expected = "at or before state 0".to_owned();

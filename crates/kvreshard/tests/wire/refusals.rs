@@ -195,6 +195,8 @@ fn bounds_are_enforced_while_reading() {
         m.1.layers[0].0 = Name::Filled(vec![0, u64::MAX]);
     };
     assert!(matches!(refused(grown), Error::Limit { found: 1043, limit: 1024, .. }));
+    let error = RankLayout::from_bytes(&vec![0x92; MAX_MESSAGE_BYTES]).unwrap_err();
+    assert!(matches!(error, Error::Wire { .. }), "{error}");
     let error = RankLayout::from_bytes(&vec![0x92; MAX_MESSAGE_BYTES + 1]).unwrap_err();
     assert!(matches!(error, Error::Limit { .. }), "{error}");
 }
@@ -256,4 +258,18 @@ fn claimed_lengths_allocate_nothing() {
     let mut bytes = vec![0x92, 0x01, 0x81, 0xa1, b'x'];
     bytes.extend(vec![0x91; 100_000]);
     assert!(matches!(RankLayout::from_bytes(&bytes).unwrap_err(), Error::Wire { .. }));
+}
+
+/// Counted from the first byte of the message on.
+#[test]
+fn what_is_cut_or_goes_on_is_told_by_the_byte() {
+    let whole = to_vec_named(&message()).unwrap();
+    let at = |bytes: &[u8]| match RankLayout::from_bytes(bytes).unwrap_err() {
+        Error::Wire { at, .. } => at,
+        other => panic!("{other}"),
+    };
+    let mut more = whole.clone();
+    more.push(0);
+    assert_eq!(at(&more), format!("byte {}", whole.len()));
+    assert_eq!((at(&[]), at(&[0x92]), at(&[0x92, 0x01])), ("byte 0".into(), "byte 1".into(), "byte 2".into()));
 }
