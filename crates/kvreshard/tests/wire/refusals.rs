@@ -273,3 +273,21 @@ fn what_is_cut_or_goes_on_is_told_by_the_byte() {
     assert_eq!(at(&more), format!("byte {}", whole.len()));
     assert_eq!((at(&[]), at(&[0x92]), at(&[0x92, 0x01])), ("byte 0".into(), "byte 1".into(), "byte 2".into()));
 }
+
+/// White space separates the words of a notation, and nothing else.
+#[test]
+fn characters_that_nobody_sees_are_refused_where_they_stand() {
+    let problem = |change: &dyn Fn(&mut Message)| match refused(change) {
+        Error::Wire { problem, .. } => problem,
+        other => panic!("{other}"),
+    };
+    for space in ['\t', '\n'] {
+        let text = problem(&|m: &mut Message| m.1.engine = format!("prefill{space}0"));
+        assert!(text.contains(&format!("character {} in a text", space.escape_unicode())), "{text}");
+    }
+    let text = problem(&|m: &mut Message| m.1.formats[0].notation = "h n\u{200b} k[d] v[d]".to_owned());
+    assert!(text.contains("character \\u{200b} in a text"), "{text}");
+    let mut spaced = message();
+    spaced.1.formats[0].notation = "h\tn\nk[d] v[d]".to_owned();
+    assert!(RankLayout::from_bytes(&to_vec_named(&spaced).unwrap()).is_ok());
+}
