@@ -224,6 +224,7 @@ fn another_type_is_refused_with_what_belongs_there() {
         (within("kinds", "segments", &[7]), "an array of at most 4096 elements"),
         (refused("layers", &[0x91, 0x93, 0xa1, b'x', 0, 7]), "an array of at most 4096 elements"),
         (refused("layers", &[0x91, 0x93, 0xc3, 0, 0x90]), "a text, or an array of a template"),
+        (refused("regions", &[0x91, 0x94, 0, 1, 0, 7]), "the name of a memory kind"),
     ] {
         assert!(text.contains(expected), "{text}");
     }
@@ -233,6 +234,8 @@ fn another_type_is_refused_with_what_belongs_there() {
 fn characters_that_do_not_show_are_refused_by_name_and_white_space_of_a_notation_is_none() {
     let text = refused(|m| m.1.engine = "prefill\u{202e}0".to_owned()).to_string();
     assert!(text.contains("202e"), "{text}");
+    let text = refused(|m| m.1.engine = "prefill\n0".to_owned()).to_string();
+    assert!(text.contains("character \\u{a} in a text"), "{text}");
     let mut spread = message();
     spread.1.formats[0].notation = "h\n  n\n  k[d] v[d]".to_owned();
     let read = RankLayout::from_bytes(&to_vec_named(&spread).unwrap()).unwrap();
@@ -274,20 +277,18 @@ fn what_is_cut_or_goes_on_is_told_by_the_byte() {
     assert_eq!((at(&[]), at(&[0x92]), at(&[0x92, 0x01])), ("byte 0".into(), "byte 1".into(), "byte 2".into()));
 }
 
-/// White space separates the words of a notation, and nothing else.
 #[test]
-fn characters_that_nobody_sees_are_refused_where_they_stand() {
-    let problem = |change: &dyn Fn(&mut Message)| match refused(change) {
-        Error::Wire { problem, .. } => problem,
-        other => panic!("{other}"),
+fn words_names_and_maps_are_read_up_to_their_bounds() {
+    let text = |change: &dyn Fn(&mut Message)| refused(change).to_string();
+    let memory = |length: usize| text(&|m: &mut Message| m.1.regions[0].3 = "x".repeat(length));
+    assert!(memory(65).contains("more than 64 bytes in a memory kind"), "{}", memory(65));
+    assert!(!memory(64).contains("bytes in a memory kind"), "{}", memory(64));
+    let axes = |count: u64| {
+        text(&|m: &mut Message| m.1.formats[0].extents = (0..count).map(|at| (format!("a{at}"), 1)).collect())
     };
-    for space in ['\t', '\n'] {
-        let text = problem(&|m: &mut Message| m.1.engine = format!("prefill{space}0"));
-        assert!(text.contains(&format!("character {} in a text", space.escape_unicode())), "{text}");
-    }
-    let text = problem(&|m: &mut Message| m.1.formats[0].notation = "h n\u{200b} k[d] v[d]".to_owned());
-    assert!(text.contains("character \\u{200b} in a text"), "{text}");
-    let mut spaced = message();
-    spaced.1.formats[0].notation = "h\tn\nk[d] v[d]".to_owned();
-    assert!(RankLayout::from_bytes(&to_vec_named(&spaced).unwrap()).is_ok());
+    assert!(axes(2049).contains("more than 2048 entries in a map"), "{}", axes(2049));
+    assert!(!axes(2048).contains("entries in a map"), "{}", axes(2048));
+    let mut longest = message();
+    longest.1.layers[0].0 = Name::Text("x".repeat(1024));
+    assert_eq!(RankLayout::from_bytes(&to_vec_named(&longest).unwrap()).unwrap().layers()[0].name().len(), 1024);
 }
