@@ -93,6 +93,44 @@ fn ids_end_below_2_to_the_31_and_then_another_list_begins() {
 }
 
 #[test]
+fn a_list_ends_where_either_side_has_no_more_ids() {
+    let few = |layers| {
+        let rank = Rank::new("e", (0, 1), "n k[]", 1, &[("n", 1)]);
+        Rank { heads: None, dtype: "u8", layers, ..rank }.build()
+    };
+    let rows = |local: &RankLayout, remote: &RankLayout| -> Vec<usize> {
+        let plan = Plan::new(local, remote, Direction::Read).unwrap();
+        plan.prepare().unwrap().iter().map(kvreshard::lower::Prepared::len).collect()
+    };
+    assert_eq!((rows(&few(33), &wide(33)), rows(&wide(33), &few(33))), (vec![32, 1], vec![32, 1]));
+    assert_eq!(rows(&few(33), &few(33)), [33]);
+}
+
+/// A transposition of 2,048 heads and 4,096 tokens of one byte: twice as many rows as may be.
+#[test]
+fn rows_that_are_too_many_are_refused_before_they_are_made() {
+    let rank = |notation| {
+        let rank = Rank::new("e", (0, 1), notation, 2048, &[("n", 4096)]);
+        Rank { dtype: "u8", layers: 1, pages: 1, ..rank }.build()
+    };
+    let plan = Plan::new(&rank("h n k[]"), &rank("n h k[]"), Direction::Read).unwrap();
+    let refused = Error::Limit { what: "rows of a prepared list".to_owned(), found: 1 << 23, limit: 1 << 22 };
+    assert_eq!(plan.prepare().unwrap_err(), refused);
+}
+
+/// Pages follow one another on both sides; where either has a gap behind each, none is joined.
+#[test]
+fn ids_are_joined_where_pages_are_dense_on_both_sides() {
+    let rank =
+        |gap| Rank { layers: 1, gap, ..Rank::new("e", (0, 1), "h n k[d] v[d]", 2, &[("n", 4), ("d", 4)]) }.build();
+    for (local, remote, posted) in [(0, 0, 1), (0, 8, 5), (8, 0, 5), (8, 8, 5)] {
+        let plan = Plan::new(&rank(local), &rank(remote), Direction::Read).unwrap();
+        let ids: Vec<i32> = (1..6).collect();
+        assert_eq!(counts(&plan, &request(20, &ids, &ids)), (posted, posted, u64::try_from(posted).unwrap()));
+    }
+}
+
+#[test]
 fn a_row_of_more_than_2_to_the_31_pages_is_refused_by_name() {
     for (pages, fits) in [(1 << 31, true), ((1 << 31) + 1, false)] {
         let rank = Rank { pages, layers: 1, ..Rank::new("e", (0, 1), "n k[]", 1, &[("n", 1)]) };

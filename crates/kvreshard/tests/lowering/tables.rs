@@ -1,12 +1,13 @@
 //! The table of a chunk that a device reads: the same numbers as the chunk's moves, parts of one shape together.
 
 use super::common::Rank;
+use kvreshard::layout::{Layer, RankLayout, Segment, Shares};
 use kvreshard::lower::{Batch, Moves, Pairing, Tiles};
 use kvreshard::plan::{Direction, Plan};
 use kvreshard::request::{Blocks, Request};
 use kvreshard::{Error, Interval, Side};
 
-fn rank(engine: &'static str, layers: usize) -> kvreshard::layout::RankLayout {
+fn rank(engine: &'static str, layers: usize) -> RankLayout {
     let pages = &[("n", 4), ("d", 8)];
     Rank { layers, ..Rank::new(engine, (0, 1), "k[h n d] v[h n d]", 2, pages) }.build()
 }
@@ -86,4 +87,31 @@ fn what_does_not_fit_and_what_is_of_other_tiles_is_refused() {
     let refused = all[2].table(&fewer, 9, &mut vec![0; 4096]).unwrap_err();
     let (found, limit) = (u64::try_from(last).unwrap(), u64::try_from(fewer.lanes().len()).unwrap());
     assert_eq!(refused, Error::Limit { what: "lane of a chunk".to_owned(), found, limit });
+}
+
+/// Three pages of 3 bytes, then one layer whose pages have 8: it begins at byte 9, which has a bit of the 8.
+#[test]
+fn bits_are_those_of_all_units_and_offsets() {
+    let rank = |engine| {
+        let rank = Rank {
+            layers: 2,
+            heads: None,
+            dtype: "u8",
+            ..Rank::new(engine, (0, 1), "n k[d]", 1, &[("n", 1), ("d", 8)])
+        };
+        let mut parts = rank.build().parts().clone();
+        let page = super::common::format("n k[d]", &[("n", 1), ("d", 3)], "u8");
+        let segment = Segment::new(0, page, 0, 8, 8, Shares::default()).unwrap();
+        parts.layers[0] = Layer::new("layers.0", vec![segment], 0, []).unwrap();
+        RankLayout::new(parts).unwrap()
+    };
+    let plan = Plan::new(&rank("a"), &rank("b"), Direction::Read).unwrap();
+    let tiles = plan.packed_tiles(Side::Local).unwrap();
+    let blocks = || vec![Blocks::new([0, 2, 4], 0)];
+    let pairing = Pairing::new(&plan, &Request::new(Interval::from_zero(3), blocks(), blocks())).unwrap();
+    let chunks = pairing.chunks(&tiles, 1 << 10).unwrap();
+    let moves = pairing.moves(&tiles, &chunks[0]).unwrap();
+    assert_eq!(moves.parts.iter().map(|part| part.offset).collect::<Vec<_>>(), [0, 9]);
+    let mut out = vec![0; usize::try_from(moves.table_bytes().unwrap()).unwrap()];
+    assert_eq!(moves.table(&tiles, 9, &mut out).unwrap().bits, 0b1011);
 }

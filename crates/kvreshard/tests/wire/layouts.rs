@@ -2,7 +2,7 @@
 
 use super::common::{Rank, format, name, position};
 use kvreshard::layout::{Group, Layer, MemoryKind, Position, RankLayout, RankParts, Region, Segment, Shares};
-use kvreshard::wire::{HostRegion, RegionTags};
+use kvreshard::wire::{HostRegion, RegionTag, RegionTags};
 use kvreshard::{Error, Interval};
 use proptest::prelude::*;
 
@@ -259,6 +259,15 @@ fn a_host_without_addresses_sends_little() {
     let rank = Rank { layers: 80, ..Rank::new("d", (0, 1), SHUFFLE, 8, &[N, D]) }.build();
     let bytes = RegionTags::of(&rank).to_bytes().unwrap();
     assert!(bytes.len() < 1024, "{}", bytes.len());
+}
+
+#[test]
+fn long_names_of_many_regions_are_read() {
+    let mut tags = RegionTags::of(&small());
+    let one = tags.regions[0].clone().unwrap();
+    let named = |at| RegionTag { layer: format!("{}{at}", "x".repeat(1000)).into(), ..one.clone() };
+    tags.regions = (0..20).map(|at| Some(named(at))).collect();
+    assert_eq!(RegionTags::from_bytes(&tags.to_bytes().unwrap()).unwrap(), tags);
 }
 
 #[test]

@@ -291,4 +291,7 @@ fn words_names_and_maps_are_read_up_to_their_bounds() {
     let mut longest = message();
     longest.1.layers[0].0 = Name::Text("x".repeat(1024));
     assert_eq!(RankLayout::from_bytes(&to_vec_named(&longest).unwrap()).unwrap().layers()[0].name().len(), 1024);
+    longest.1.templates[0] = format!("#{}", "x".repeat(1023));
+    longest.1.layers[0].0 = Name::Filled(vec![0, 7]);
+    assert_eq!(RankLayout::from_bytes(&to_vec_named(&longest).unwrap()).unwrap().layers()[0].name().len(), 1024);
 }
