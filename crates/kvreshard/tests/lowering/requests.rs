@@ -240,6 +240,28 @@ fn only_the_layers_of_the_group_are_cleared() {
     assert_eq!(rows, [(0, 140, 20), (1, 160, 20)]);
 }
 
+/// K and V of the destination in planes, of the source in one page: what is bare is looked for in the destination's.
+#[test]
+fn planes_of_the_destination_are_cleared() {
+    let source = rank(&[tokens(1)], 1 << 24);
+    let mut parts = rank(&[tokens(1)], BASE).parts().clone();
+    let plane = |notation, axis: (&'static str, u64), at| {
+        let page = format(notation, &[("n", 4), axis], "u8");
+        Segment::new(0, page.clone(), at, PAGES, page.page_bytes(), Shares::default()).unwrap()
+    };
+    let planes = vec![plane("v[n e]", ("e", 3), 64), plane("k[n d]", ("d", 2), 0)];
+    parts.layers = vec![Layer::new("layers.0", planes, 0, []).unwrap()];
+    let target = RankLayout::new(parts).unwrap();
+    let read = Plan::new(&target, &source, Direction::Read).unwrap();
+    let written = Plan::new(&source, &target, Direction::Write).unwrap();
+    for (plan, request) in
+        [(&read, request((0, 2), (&[1], 0), (&[0], 0))), (&written, request((0, 2), (&[0], 0), (&[1], 0)))]
+    {
+        // Tokens 2 and 3 of page 1: 4 of its 8 bytes of K, 6 of its 12 of V.
+        assert_eq!(bare(&Pairing::new(plan, &request).unwrap(), BASE), [(8 + 4, 4), (64 + 12 + 6, 6)]);
+    }
+}
+
 #[test]
 fn pages_that_a_window_has_left_are_bare_and_no_fault() {
     let windowed = group(GroupKind::Tokens, 1, (1, 1), Some(8));
