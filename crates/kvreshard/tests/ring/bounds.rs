@@ -305,4 +305,15 @@ fn who_waits_for_it_is_told_of_the_peer_by_name() {
     assert_eq!(Peer(7).to_string(), "peer 7");
     assert_eq!((name("r").as_str(), name("r").to_string()), ("r", "r".to_owned()));
     assert_eq!((Role::Receiver.to_string(), Role::Sender.to_string()), ("receiver".to_owned(), "sender".to_owned()));
+    let reasons = [
+        (Reason::Cancelled, "cancelled"),
+        (Reason::Deadline, "deadline"),
+        (Reason::LeaseEnded, "lease ended"),
+        (Reason::PeerLost, "peer lost"),
+        (Reason::Transfer, "transfer failed"),
+        (Reason::Kernel, "kernel failed"),
+        (Reason::Mismatch, "sizes differ"),
+        (Reason::Registered, "ring registered anew"),
+    ];
+    assert!(reasons.iter().all(|(reason, text)| reason.to_string() == *text));
 }

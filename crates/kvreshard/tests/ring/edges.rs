@@ -1,6 +1,6 @@
 //! What is heard twice, late or in part, and what is asked at a bound.
 
-use super::pair::{A, Pair, SLOT, both, chunks, config, name};
+use super::pair::{A, B, Pair, SLOT, both, chunks, config, name};
 use kvreshard::Error;
 use kvreshard::ring::{
     Action, Chunks, Flow, Frame, Message, Receiver, ReceiverEvent, SenderEvent, Session, SlotUse, State,
@@ -120,4 +120,85 @@ fn a_grant_of_a_session_that_is_over_comes_back_unless_its_slot_is_being_filled(
         let actions = pair.sender.on(grant(other)).unwrap();
         assert_eq!(messages(&actions), [Message::Returned { at: other }]);
     }
+}
+
+/// A receiver of `slots` slots that wants a request of 4 chunks from a peer whose slots it reads; and what that peer says.
+fn reader(slots: u32) -> (Receiver, impl Fn(u32, u64) -> ReceiverEvent) {
+    let mut receiver = Receiver::new(config(slots, 1), 10).unwrap();
+    receiver.on(ReceiverEvent::PeerUp { peer: A, session: SESSION, flow: Flow::Pull, slots: 4 }).unwrap();
+    let want = ReceiverEvent::Want { peer: A, request: name("r"), chunks: chunks(4), deadline: None };
+    let wanted = messages(&receiver.on(want).unwrap());
+    let Some(Message::Want { ticket, .. }) = wanted.into_iter().next() else { panic!("no want") };
+    let shipped = move |slot, generation| {
+        let message = Message::Shipped { at: at(slot, generation), ticket, sequence: slot };
+        ReceiverEvent::Message { peer: A, frame: Frame { session: SESSION, message } }
+    };
+    (receiver, shipped)
+}
+
+#[test]
+fn a_slot_that_is_being_read_is_not_said_to_be_consumed() {
+    let (mut receiver, shipped) = reader(2);
+    assert!(matches!(receiver.on(shipped(0, 1)).unwrap()[..], [Action::Read(_)]));
+    assert_eq!(receiver.on(shipped(0, 1)).unwrap(), []);
+    // Nor when the session is over: of another slot it is.
+    receiver.on(ReceiverEvent::PeerDown { peer: A }).unwrap();
+    assert_eq!(receiver.on(shipped(0, 1)).unwrap(), []);
+    assert_eq!(messages(&receiver.on(shipped(1, 1)).unwrap()), [Message::Consumed { at: at(1, 1) }]);
+    assert_eq!(messages(&receiver.on(shipped(0, 2)).unwrap()), [Message::Consumed { at: at(0, 2) }]);
+}
+
+#[test]
+fn no_more_is_read_at_a_time_than_there_are_slots() {
+    let (mut receiver, shipped) = reader(1);
+    assert!(matches!(receiver.on(shipped(0, 1)).unwrap()[..], [Action::Read(_)]));
+    assert_eq!(receiver.on(shipped(1, 1)).unwrap(), []);
+    receiver.on(ReceiverEvent::ReadEnded { slot: 0, ok: true }).unwrap();
+    let actions = receiver.on(ReceiverEvent::Scattered { slot: 0, ok: true }).unwrap();
+    assert!(matches!(actions[..], [Action::Read(_)]), "{actions:?}");
+}
+
+/// A peer is lost while one slot is scattered and another is granted: only what it may still write is in quarantine.
+#[test]
+fn a_lost_peer_leaves_what_is_under_way_here_alone() {
+    let mut pair = Pair::new(Flow::Push, config(4, 2), config(4, 1));
+    pair.stalled = true;
+    pair.offer("r", 2, None);
+    pair.want("r", 2);
+    pair.sender.on(SenderEvent::Gathered { slot: 0, ok: true }).unwrap();
+    let shipped = messages(&pair.sender.on(SenderEvent::WriteEnded { slot: 0, ok: true }).unwrap());
+    let frame = Frame { session: SESSION, message: shipped[0].clone() };
+    pair.receiver.on(ReceiverEvent::Message { peer: A, frame }).unwrap();
+    assert_eq!(pair.receiver.count(State::Scattering), 1);
+    pair.receiver.on(ReceiverEvent::PeerDown { peer: A }).unwrap();
+    assert_eq!((pair.receiver.count(State::Scattering), pair.receiver.count(State::Quarantined)), (1, 1));
+}
+
+/// A sender with one slot that the peer may read.
+fn announcing() -> Pair {
+    let mut pair = Pair::new(Flow::Pull, config(2, 1), config(2, 1));
+    pair.stalled = true;
+    pair.offer("r", 1, None);
+    pair.want("r", 1);
+    pair.sender.on(SenderEvent::Gathered { slot: 0, ok: true }).unwrap();
+    assert_eq!(pair.sender.count(State::Ready), 1);
+    pair.sender.on(SenderEvent::PeerDown { peer: A }).unwrap();
+    assert_eq!(pair.sender.count(State::Quarantined), 1);
+    pair
+}
+
+#[test]
+fn a_slot_of_a_lost_reader_is_free_when_it_is_gone_or_says_that_it_is_done() {
+    let mut pair = announcing();
+    pair.sender.on(SenderEvent::ReaderGone { peer: B }).unwrap();
+    assert_eq!(pair.sender.count(State::Quarantined), 1);
+    pair.sender.on(SenderEvent::ReaderGone { peer: A }).unwrap();
+    assert_eq!(pair.sender.count(State::Free), 2);
+    let mut pair = announcing();
+    let consumed =
+        |at| SenderEvent::Message { peer: A, frame: Frame { session: SESSION, message: Message::Consumed { at } } };
+    pair.sender.on(consumed(at(0, 2))).unwrap();
+    assert_eq!(pair.sender.count(State::Quarantined), 1);
+    pair.sender.on(consumed(at(0, 1))).unwrap();
+    assert_eq!(pair.sender.count(State::Free), 2);
 }

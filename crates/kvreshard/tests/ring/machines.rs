@@ -84,6 +84,7 @@ fn peers_take_turns() {
         actions.extend(sender.on(SenderEvent::Message { peer, frame }).unwrap());
     }
     while gathered.len() < 20 {
+        assert!(!actions.is_empty(), "nothing is under way after {gathered:?}");
         let next: Vec<_> = std::mem::take(&mut actions);
         for action in next {
             match action {
