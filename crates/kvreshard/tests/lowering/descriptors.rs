@@ -195,6 +195,7 @@ fn descriptors_name_the_devices_of_their_regions() {
         let prepared = plan.prepare().unwrap();
         let pairing = Pairing::new(&plan, &request(12, &ends, &ends)).unwrap();
         let lists = pairing.lists(&prepared, 0).unwrap();
+        kvreshard::verify::descriptors(plan.local(), plan.remote(), Direction::Read, &lists).unwrap();
         let devices: Vec<(u32, u32)> = lists.iter().map(|one| (one.local_device, one.remote_device)).collect();
         let of = |layer: usize| [(local[layer], remote[layer]); 3];
         assert_eq!(devices, [of(0), of(1)].concat());
