@@ -80,8 +80,10 @@ fn an_id_outside_its_pages_is_refused_wherever_it_stands() {
                     );
                 }
             }
-            let two = of(&[0, -1, -1, 2], &all);
-            assert_eq!(refusal(&plan, &two).2, "-1");
+            let two = [0, -1, -1, 2];
+            for request in [of(&two, &all), of(&two, &two)] {
+                assert_eq!(refusal(&plan, &request).2, "-1");
+            }
         }
     }
 }
@@ -283,6 +285,10 @@ fn pages_that_a_window_has_left_are_bare_and_no_fault() {
     for (plan, request) in [(&read, request((4, 16), ours, theirs)), (&written, request((4, 16), theirs, ours))] {
         assert_eq!(bare(&Pairing::new(plan, &request).unwrap(), BASE), [(20, 20)]);
     }
+    let (long, short) = (paged(8, &[tokens(1)], BASE), paged(4, std::slice::from_ref(&windowed), 1 << 24));
+    let read = Plan::new(&long, &short, Direction::Read).unwrap();
+    let second_half = Pairing::new(&read, &request((4, 16), (&[2, 1], 0), (&[6, 7], 8))).unwrap();
+    assert_eq!(bare(&second_half, BASE), [(80 + 8, 8), (80 + 16 + 12, 12)]);
     let plain = plan(&[tokens(1)], &[tokens(1)], Direction::Read);
     let expected = "at or before state 0".to_owned();
     assert_eq!(refusal(&plain, &wanted), (Side::Remote, "first block".to_owned(), "at state 8".to_owned(), expected));

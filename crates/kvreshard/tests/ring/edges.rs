@@ -202,3 +202,18 @@ fn a_slot_of_a_lost_reader_is_free_when_it_is_gone_or_says_that_it_is_done() {
     pair.sender.on(consumed(at(0, 1))).unwrap();
     assert_eq!(pair.sender.count(State::Free), 2);
 }
+
+#[test]
+fn slots_of_a_lost_writer_are_free_when_it_is_gone_and_no_others() {
+    let mut receiver = Receiver::new(config(4, 2), 10).unwrap();
+    for (peer, request) in [(A, "a"), (B, "b")] {
+        receiver.on(ReceiverEvent::PeerUp { peer, session: SESSION, flow: Flow::Push, slots: 4 }).unwrap();
+        receiver.on(ReceiverEvent::Want { peer, request: name(request), chunks: chunks(9), deadline: None }).unwrap();
+    }
+    receiver.on(ReceiverEvent::PeerDown { peer: A }).unwrap();
+    receiver.on(ReceiverEvent::WriterGone { peer: B }).unwrap();
+    assert_eq!((receiver.count(State::Quarantined), receiver.count(State::Granted)), (2, 2));
+    receiver.on(ReceiverEvent::PeerDown { peer: B }).unwrap();
+    receiver.on(ReceiverEvent::WriterGone { peer: A }).unwrap();
+    assert_eq!((receiver.count(State::Quarantined), receiver.count(State::Free)), (2, 2));
+}
