@@ -80,7 +80,7 @@ fn an_id_outside_its_pages_is_refused_wherever_it_stands() {
                     );
                 }
             }
-            let two = [0, -1, -1, 2];
+            let two = [0, -1, -2, 2];
             for request in [of(&two, &all), of(&two, &two)] {
                 assert_eq!(refusal(&plan, &request).2, "-1");
             }
