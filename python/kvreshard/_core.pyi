@@ -570,7 +570,8 @@ class RankLayout:
         """
     @staticmethod
     def from_bytes(data: bytes, /) -> RankLayout:
-        """Reads a peer's message. Every field is validated, sizes before anything is allocated. Releases the GIL.
+        """Reads a peer's message. Every field is validated, sizes before anything is allocated. Releases the
+        GIL, for messages over 64 KiB.
 
         Raises:
             WireError: The message does not decode, or is of a newer version.
@@ -663,7 +664,8 @@ class Route:
     def __eq__(self, other: object, /) -> bool: ...
 
 def route(*, local: Engine, remote: Engine, direction: _Direction = "read") -> Route:
-    """Which rank of one engine gets what from which rank of the other; replicas share the load. Releases the GIL.
+    """Which rank of one engine gets what from which rank of the other; replicas share the load. Releases the GIL, but
+    for at most 1,024 segments.
 
     Args:
         local: The engine that plans and issues the transfers.
@@ -876,7 +878,7 @@ class Plan:
     def pair(self, request: Request, /) -> Pairing:
         """Pairs the pages of a request, once for all that is made of it: :meth:`ids`, :meth:`lists`, :meth:`zero`,
         :meth:`posted`, :meth:`chunks`, :meth:`landed_chunks`, :meth:`costs` and :meth:`choose` of a plan are
-        shorthands that pair anew at every call. Releases the GIL.
+        shorthands that pair anew at every call. Releases the GIL, but for at most 1,024 blocks of pages that line up.
 
         Raises:
             RequestError: A block does not exist, or the lists do not suffice.
@@ -1282,7 +1284,7 @@ def plan(
     strategy: _Strategy | None = None,
     max_runs_per_page: int | None = None,
 ) -> Plan:
-    """How bytes move between two ranks. Releases the GIL.
+    """How bytes move between two ranks. Releases the GIL, but for ranks of at most 1,024 segments whose pages line up.
 
     Args:
         local: The rank that issues the transfer.

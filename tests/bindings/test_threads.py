@@ -83,6 +83,30 @@ def test_long_calls_release_the_gil(ticks: list[None], name: str) -> None:
     pytest.fail(f"{name} never let another thread run")
 
 
+# What a handshake and a request of a few layers call.
+SHORT: dict[str, Callable[[kvr.RankLayout, kvr.Plan, kvr.Request], object]] = {
+    "uniform": lambda layout, plan, wanted: kvr.Engine.uniform(layout),
+    "route": lambda layout, plan, wanted: kvr.route(local=kvr.Engine([layout]), remote=kvr.Engine([layout])),
+    "plan": lambda layout, plan, wanted: kvr.plan(layout, layout),
+    "rows": lambda layout, plan, wanted: (plan.parts, plan.row_count, plan.digest, plan.local_rows()),
+    "pair": lambda layout, plan, wanted: plan.pair(wanted),
+    "ids": lambda layout, plan, wanted: plan.ids(wanted),
+}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_short_calls_keep_the_gil(ticks: list[None], name: str) -> None:
+    """A thread that gives it up beside one that computes waits for it longer than these calls take."""
+    layout = rank(layers=32)
+    plan, wanted = kvr.plan(layout, rank(layers=32, side="remote")), request(TOKENS, [1], [2])
+    message = layout.to_bytes()
+    before = len(ticks)
+    for _ in range(100):
+        kvr.RankLayout.from_bytes(message)
+        SHORT[name](layout, plan, wanted)
+    assert len(ticks) == before
+
+
 def test_a_call_that_keeps_the_gil_is_seen(ticks: list[None]) -> None:
     before = len(ticks)
     sum(range(1_000_000))

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.vllm.conftest import run_cases
 
-_TURNS = 4
+_TURNS = 12
 _ROUNDS = 6
 _PAIRS = {
     "32 layers, 64 pages, TP 1 to 1": (1, 1),

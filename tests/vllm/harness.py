@@ -248,6 +248,7 @@ class _Timings:
         self.contact_cpu: list[float] = []
         self.planning: list[float] = []
         self._clock = _Clock()
+        turns = threading.Lock()
         for connector in engine.connectors:
             worker = connector.connector_worker
             for name in (
@@ -257,7 +258,8 @@ class _Timings:
                 self._count(worker.nixl_wrapper, name)
             method = "_xfer_blocks_for_req" if hasattr(worker, "_xfer_blocks_for_req") else "_read_blocks_for_req"
             self._time(worker, method, self._planned)
-            self._time(worker, "_nixl_handshake", self._met)
+            # Ranks of an engine have processes of their own. Here they take turns: none waits for another's GIL.
+            self._time(worker, "_nixl_handshake", self._met, turns)
 
     def _count(self, wrapper: Any, name: str) -> None:
         inner = getattr(wrapper, name)
@@ -272,16 +274,23 @@ class _Timings:
 
         setattr(wrapper, name, counted)
 
-    def _time(self, worker: Any, name: str, note: Callable[[float, float], None]) -> None:
+    def _time(
+        self,
+        worker: Any,
+        name: str,
+        note: Callable[[float, float], None],
+        turns: contextlib.AbstractContextManager[Any] | None = None,
+    ) -> None:
         inner = getattr(worker, name)
 
         def timed(*args: Any, **kwargs: Any) -> Any:
-            self._clock.nixl = self._clock.nixl_cpu = 0.0
-            started = time.perf_counter(), time.thread_time()
-            try:
-                return inner(*args, **kwargs)
-            finally:
-                note(time.perf_counter() - started[0], time.thread_time() - started[1])
+            with turns or contextlib.nullcontext():
+                self._clock.nixl = self._clock.nixl_cpu = 0.0
+                started = time.perf_counter(), time.thread_time()
+                try:
+                    return inner(*args, **kwargs)
+                finally:
+                    note(time.perf_counter() - started[0], time.thread_time() - started[1])
 
         setattr(worker, name, timed)
 

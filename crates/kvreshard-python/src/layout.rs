@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::errors::Raise;
+use crate::gil::released;
 use crate::layer::{Group, Layer, Pair, Region};
 
 /// What pickle calls, and with what.
@@ -118,7 +119,8 @@ impl RankLayout {
     #[staticmethod]
     #[pyo3(signature = (data, /))]
     fn from_bytes(py: Python<'_>, data: &[u8]) -> PyResult<Self> {
-        py.detach(|| core::RankLayout::from_bytes(data)).map(Self).raised(py)
+        // A layer takes some hundred bytes of a message.
+        released(py, data.len() / 64, || core::RankLayout::from_bytes(data)).map(Self).raised(py)
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Reduced<'py>> {

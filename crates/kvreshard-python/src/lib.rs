@@ -6,6 +6,7 @@ mod cost;
 mod descriptors;
 mod errors;
 mod format;
+mod gil;
 mod layer;
 mod layout;
 mod pairing;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use kvreshard::Side;
 use kvreshard::lower as core;
 use numpy::{IntoPyArray, PyArray1, PyArray2};
 use pyo3::prelude::*;
@@ -9,6 +10,7 @@ use pyo3::prelude::*;
 use crate::arrays::{Target, flattened, table};
 use crate::cost::{Cost, DEFAULT_CHUNK, NamedTransport, abilities};
 use crate::errors::Raise;
+use crate::gil::{self, released};
 use crate::planned::Planned;
 use crate::request::Request;
 use crate::tiles::{Chunk, Landed, LandedChunk, Tiles};
@@ -25,7 +27,10 @@ pub(crate) struct Pairing {
 
 impl Pairing {
     pub(crate) fn new(py: Python<'_>, planned: &Arc<Planned>, request: &Request) -> PyResult<Self> {
-        let pairing = py.detach(|| core::Pairing::new(&planned.plan, &request.0)).raised(py)?;
+        let sides = [Side::Local, Side::Remote];
+        let blocks = sides.iter().flat_map(|side| request.0.side(*side)).map(|blocks| blocks.ids().len()).sum();
+        let things = gil::planned(planned.plan.local(), planned.plan.remote()).max(blocks);
+        let pairing = released(py, things, || core::Pairing::new(&planned.plan, &request.0)).raised(py)?;
         Ok(Self { planned: planned.clone(), pairing: Arc::new(pairing) })
     }
 }
@@ -44,13 +49,15 @@ impl Pairing {
 
     #[pyo3(signature = (out=None, *, part=None))]
     pub(crate) fn ids<'py>(&self, py: Python<'py>, out: Option<Ids<'py>>, part: Option<usize>) -> PyResult<Ids<'py>> {
-        let found = py.detach(|| match self.planned.part(part)? {
+        let rows = gil::runs(&self.planned.plan, self.planned.summary.runs);
+        let found = released(py, rows, || match self.planned.part(part)? {
             Some((_, list)) => Ok((self.pairing.id_count(list)?, Some(list))),
             None => Ok((0, None)),
         });
         let (count, list) = found.raised(py)?;
         let write = |local: &mut [i32], remote: &mut [i32]| match list {
-            Some(list) => py.detach(|| self.pairing.write_ids(list, local, remote)),
+            // Ids take less than a nanosecond each.
+            Some(list) => released(py, count / 64, || self.pairing.write_ids(list, local, remote)),
             None => Ok(()),
         };
         match out {

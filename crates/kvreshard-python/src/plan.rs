@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 use crate::arrays::table;
 use crate::cost::{Cost, DEFAULT_CHUNK, NamedTransport};
 use crate::errors::Raise;
+use crate::gil::{self, released};
 use crate::layout::RankLayout;
 use crate::pairing::{Ids, Pairing, Tables};
 use crate::picture::Picture;
@@ -36,7 +37,7 @@ pub(crate) fn plan(
     strategy: Option<&str>,
     max_runs_per_page: Option<u64>,
 ) -> PyResult<Plan> {
-    py.detach(|| {
+    released(py, gil::planned(&local.0, &remote.0), || {
         let only = layers.as_ref().map(|layers| layers.iter().map(String::as_str));
         let direction: Option<Direction> = direction.map(str::parse).transpose()?;
         if let Some(strategy) = strategy {
@@ -84,8 +85,14 @@ pub(crate) fn verify(py: Python<'_>, plans: Vec<PyRef<'_, Plan>>) -> PyResult<()
 pub(crate) struct Plan(Arc<Planned>);
 
 impl Plan {
+    /// What the rows are about.
+    fn runs_made(&self) -> usize {
+        gil::runs(&self.0.plan, self.0.summary.runs)
+    }
+
     fn rows<'py>(&self, py: Python<'py>, side: Side, part: Option<usize>) -> PyResult<Bound<'py, PyArray2<u64>>> {
-        let flat = py.detach(|| Ok(self.0.part(part)?.map(|(_, list)| list.table(side)).unwrap_or_default()));
+        let table_of = || Ok(self.0.part(part)?.map(|(_, list)| list.table(side)).unwrap_or_default());
+        let flat = released(py, self.runs_made(), table_of);
         table(py, flat.raised(py)?, 5)
     }
 
@@ -139,7 +146,7 @@ impl Plan {
 
     #[getter]
     fn digest(&self, py: Python<'_>) -> String {
-        py.detach(|| self.0.plan.digest().to_string())
+        released(py, self.runs_made(), || self.0.plan.digest().to_string())
     }
 
     #[getter]
@@ -159,13 +166,13 @@ impl Plan {
 
     #[getter]
     fn parts(&self, py: Python<'_>) -> PyResult<Vec<(&'static str, &'static str)>> {
-        let lists = py.detach(|| self.0.prepared()).raised(py)?;
+        let lists = released(py, self.runs_made(), || self.0.prepared()).raised(py)?;
         Ok(lists.iter().map(|list| (list.memory().0.name(), list.memory().1.name())).collect())
     }
 
     #[getter]
     fn row_count(&self, py: Python<'_>) -> PyResult<usize> {
-        Ok(py.detach(|| self.0.prepared()).raised(py)?.iter().map(Prepared::len).sum())
+        Ok(released(py, self.runs_made(), || self.0.prepared()).raised(py)?.iter().map(Prepared::len).sum())
     }
 
     #[pyo3(signature = (*, part=None))]

@@ -11,6 +11,7 @@ use kvreshard::route as core;
 use pyo3::prelude::*;
 
 use crate::errors::Raise;
+use crate::gil::{released, segments};
 use crate::layout::RankLayout;
 
 /// The ranks of one engine.
@@ -29,7 +30,9 @@ impl Engine {
     #[staticmethod]
     #[pyo3(signature = (rank, /))]
     fn uniform(py: Python<'_>, rank: &RankLayout) -> PyResult<Self> {
-        py.detach(|| ranks::Engine::uniform(&rank.0)).map(Self).raised(py)
+        let size = usize::try_from(rank.0.position().tp.size()).unwrap_or(usize::MAX);
+        let things = segments(&rank.0).saturating_mul(size);
+        released(py, things, || ranks::Engine::uniform(&rank.0)).map(Self).raised(py)
     }
 
     #[getter]
@@ -168,5 +171,6 @@ impl Route {
 #[pyo3(signature = (*, local, remote, direction="read"))]
 pub(crate) fn route(py: Python<'_>, local: &Engine, remote: &Engine, direction: &str) -> PyResult<Route> {
     let direction: Direction = direction.parse().raised(py)?;
-    py.detach(|| core::Route::new(&local.0, &remote.0, direction)).map(Route).raised(py)
+    let things = [local, remote].iter().flat_map(|engine| engine.0.ranks()).map(segments).sum();
+    released(py, things, || core::Route::new(&local.0, &remote.0, direction)).map(Route).raised(py)
 }
