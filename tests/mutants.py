@@ -22,10 +22,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 
-_MOVES = tuple(
-    f"tests/test_{name}.py"
-    for name in ("moves", "moves_fenced", "moves_packed", "moves_calls", "connector_states", "landed")
-)
+_MOVES = ("tests/moves", "tests/test_connector_states.py", "tests/test_landed.py")
 
 TESTS: dict[str, tuple[str, ...]] = {
     "wire": ("tests/test_wire_refusals.py", "tests/test_connector_wire.py", "tests/test_wire_v1.py"),
@@ -33,7 +30,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "order": ("tests/test_strategy.py",),
     "strategy": ("tests/test_strategy.py",),
     "parcelling": _MOVES,
-    "carrier": ("tests/test_carrier_slots.py", "tests/test_carrier.py", *_MOVES),
+    "carrier": ("tests/test_carrier.py", *_MOVES),
     "staging": ("tests/test_staging.py", "tests/test_staging_device.py"),
     "landing": ("tests/test_landing.py", "tests/test_legs.py", *_MOVES),
     "landed": ("tests/test_legs.py", *_MOVES),
@@ -53,17 +50,17 @@ TESTS: dict[str, tuple[str, ...]] = {
     "issue": ("tests/test_parcels.py", *_MOVES, "tests/test_connector_wire.py"),
     "leg": ("tests/test_legs.py", *_MOVES),
     "transfer": _MOVES,
-    "listener": (*_MOVES, "tests/test_contacts.py"),
+    "listener": (*_MOVES, "tests/test_marks.py"),
     "sessions": ("tests/test_sessions.py", *_MOVES),
     "peer": ("tests/test_peer.py", *_MOVES),
-    "contact": ("tests/test_contacts.py",),
-    "meeting": ("tests/test_contacts.py",),
-    "meetings": ("tests/test_contacts.py",),
+    "contact": ("tests/test_marks.py", "tests/moves/test_contacts.py"),
+    "meeting": ("tests/test_marks.py", "tests/moves/test_contacts.py"),
+    "meetings": ("tests/test_marks.py", "tests/moves/test_contacts.py"),
     "memory": ("tests/test_memory.py",),
     "clearing": ("tests/test_memory.py",),
     "digests": ("tests/test_digests.py",),
-    "connector": (*_MOVES, "tests/test_contacts.py"),
-    "leases": ("tests/test_ledger.py", "tests/test_moves_fenced.py"),
+    "connector": (*_MOVES, "tests/test_marks.py"),
+    "leases": ("tests/test_ledger.py", "tests/moves/test_fenced.py"),
     "notices": ("tests/test_ledger.py", "tests/test_connector_wire.py", "tests/test_wire_v1.py"),
     "path": ("tests/test_path.py",),
     "control": ("tests/test_ledger.py", "tests/test_connector_wire.py", "tests/test_wire_v1.py"),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import kvreshard as kvr
-from kvreshard.nixl import Connector, Event, Failed
+from kvreshard.nixl import Connector, Event, Failed, Finished, wire
 from kvreshard.nixl.control import Flow
 from kvreshard.nixl.staging import Area, Fence
 from tests.connector_rank import Bytes, Spec, publish, request
@@ -99,3 +100,49 @@ class Kernels:
 
     def synchronize(self) -> None:
         self.waited += 1
+
+
+def failure(pair: Pair, *others: Connector) -> tuple[Failed, list[Event]]:
+    """Looks until a request has failed; what else was seen."""
+    seen, ends = list[Event](), time.monotonic() + 5
+    while not any(isinstance(event, Failed) for event in seen):
+        assert time.monotonic() < ends
+        seen += pair.turns(1)[0]
+        for other in others:
+            other.poll()
+    failed = next(event for event in seen if isinstance(event, Failed))
+    return failed, [event for event in seen if event is not failed]
+
+
+def right(pair: Pair, count: int) -> bool:
+    """Whether the first pages here are what they are to be."""
+    return all(
+        np.array_equal(tokens(mine, HERE)[:count], tokens(theirs, THERE)[: 2 * count : 2])
+        for mine, theirs in zip(pair.mine, pair.theirs, strict=True)
+    )
+
+
+def works(pair: Pair, count: int = 20) -> None:
+    """Another request of many chunks comes through: no slot was lost on either side."""
+    pair.turns(5)
+    pair.here.read(pair.peer, pages(count), id="works", strategy="packed")
+    (finished,) = pair.until("Finished")[0]
+    assert isinstance(finished, Finished)
+    assert finished.strategies == ("packed",)
+    assert right(pair, count)
+
+
+def other_rank(pair: Pair, name: str = "other", **options: Any) -> tuple[Connector, Any]:
+    """A third connector, with pages as `there` has them, and `pair.here`'s peer of it."""
+    other = Connector(name, **{**STAGING, **options})
+    publish(other, replace(THERE, name=name), THERE.arrays(3))
+    return other, pair.here.connect(other.metadata())
+
+
+def changed(one: Connector) -> bytes:
+    """Its metadata of another registration."""
+    metadata = wire.decode(one.metadata())
+    layers = list(metadata.layout.layers)
+    generation = metadata.generation + 1
+    layout = kvr.RankLayout(engine=metadata.layout.engine, layers=layers, generation=generation)
+    return wire.encode(replace(metadata, layout=layout, generation=generation))

@@ -1,9 +1,8 @@
-"""First contact: what is marked, compared, asked and answered, over agents that copy memory themselves."""
+"""First contact: what is marked and compared, and what a target answers."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,15 +12,11 @@ import pytest
 pytest.importorskip("nixl")
 
 import kvreshard as kvr
-from kvreshard.nixl import DeadlinePassed, FirstContact, Unsupported, control, meetings, wire
+from kvreshard.nixl import Unsupported, meetings
 from kvreshard.nixl.contact import Expected, compare, mark
 from kvreshard.nixl.control import Found, Marked
 from kvreshard.nixl.meetings import Meetings, Scratch, told_blocks
 from kvreshard.probe import ProbeError, Source, WriterMismatch, marks
-from tests.connector_rank import request
-from tests.fabric import Fabric, connected
-from tests.marked import reader, writer
-from tests.pairs import HERE, THERE, Pair, other_agent
 from tests.told import told
 
 PAGE = kvr.PageFormat("h n k[d] v[d]", h=2, n=4, d=8, dtype="i16")
@@ -220,187 +215,6 @@ def test_an_element_of_several_tokens_is_not_marked() -> None:
     with pytest.raises(Unsupported) as tokens:
         mark(rank(halves, holds={"h": (1, 2)}), [kvr.Blocks([3])], Pages().write, 5, sources)
     assert str(tokens.value) == "axis n is dealt to ranks: an element must stand for one index of it"
-
-
-# Between two connectors
-
-
-@pytest.fixture
-def fabric() -> Iterator[Fabric]:
-    with connected() as made:
-        yield made
-
-
-BLOCKS = request((0, 32), [7, 9], [15, 3])
-
-
-def contact(pair: Pair, direction: str, *, lie: bool = False, **options: Any) -> FirstContact:
-    """Blocks 7 and 9 here, 15 and 3 there; a side that lies has its axes the other way."""
-    other = THERE.notation if lie else HERE.notation
-    if direction == "read":
-        return FirstContact(BLOCKS, read=reader(pair.mine, HERE, other), seed=5, **options)
-    return FirstContact(BLOCKS, write=writer(pair.mine, HERE, other), seed=5, **options)
-
-
-def meet(pair: Pair, fabric: Fabric, first: FirstContact, direction: Any) -> None:
-    """Makes contact while the other side serves."""
-    pair.here.disconnect(pair.peer)
-    fabric.told.clear()
-    with pair.there.serve():
-        pair.peer = pair.here.connect(pair.there.metadata(), direction=direction, first_contact=first)
-
-
-def said(fabric: Fabric, kind: type) -> list[Any]:
-    found = [control.decode(message) for _, _, message in fabric.told if control.is_control(message)]
-    return [message for message in found if isinstance(message, kind)]
-
-
-def test_a_read_of_marked_pages_meets(fabric: Fabric) -> None:
-    pair = Pair()
-    pair.there.mark([kvr.Blocks([15, 3])], writer(pair.theirs, THERE, THERE.notation), seed=5)
-    for strategy in ("auto", "landed", "packed", "direct"):
-        fabric.made.clear()
-        meet(pair, fabric, contact(pair, "read", strategy=strategy), "read")
-        assert pair.peer.connected
-        assert pair.here.poll() == []
-        assert pair.here.in_flight == ()
-        # No notice: it is no request of the peer's.
-        assert [message for _, _, message in fabric.told if not control.is_control(message)] == [
-            message for _, _, message in fabric.told if message.startswith(b"kvreshard-ring")
-        ]
-    with pytest.raises(WriterMismatch, match=r"first contact with prefill: layer layers.0, page 7: component k"):
-        meet(pair, fabric, contact(pair, "read", lie=True), "read")
-    assert not pair.peer.connected
-    assert pair.here._peers == {}
-    with pytest.raises(WriterMismatch):
-        meet(pair, fabric, replace(contact(pair, "read"), seed=6), "read")
-    pair.peer = pair.here.connect(pair.there.metadata())
-    pair.close()
-
-
-def test_a_write_of_marked_pages_meets_where_the_target_says_so(fabric: Fabric) -> None:
-    pair = Pair()
-    scratch = [kvr.Blocks([15, 3])]
-    pair.there.expect_contacts(scratch, reader(pair.theirs, THERE, THERE.notation))
-    meet(pair, fabric, contact(pair, "write"), "write")
-    (asked,) = said(fabric, Marked)
-    assert (asked.seed, asked.tokens, asked.blocks, asked.takes) == (5, (0, 32), told_blocks(scratch), None)
-    assert asked.id.startswith("first-contact/")
-    size = HERE.heads * HERE.size * 2
-    assert said(fabric, Found) == [Found(asked.id, 4, HERE.layers * 32 * size, False, "")]
-    assert pair.here._meetings._asked == {}
-    with pytest.raises(WriterMismatch) as caught:
-        meet(pair, fabric, contact(pair, "write", lie=True), "write")
-    text = "first contact: there says: first contact with decode: layer layers.0, page 15: component k, element "
-    assert str(caught.value).startswith(text)
-    pair.there.expect_contacts(None)
-    with pytest.raises(Unsupported) as refused:
-        meet(pair, fabric, contact(pair, "write"), "write")
-    text = "first contact: there says: it expects no first contact: expect_contacts() there first"
-    assert told(refused.value) == (text, {"peer": "there"})
-    pair.peer = pair.here.connect(pair.there.metadata())
-    pair.close()
-
-
-def test_a_question_is_asked_again_and_answered_alike(fabric: Fabric) -> None:
-    pair = Pair()
-    looked: list[int] = []
-    read = reader(pair.theirs, THERE, THERE.notation)
-
-    def seen(layer: str, page: int) -> Any:
-        looked.append(page)
-        return read(layer, page)
-
-    pair.there.expect_contacts([kvr.Blocks([15, 3])], seen)
-    fabric.lost = lambda sender, receiver, message: (
-        sender == "there" and control.is_control(message) and len(said(fabric, Found)) == 1
-    )
-    meet(pair, fabric, contact(pair, "write", strategy="direct"), "write")
-    assert len(said(fabric, Marked)) == len(said(fabric, Found)) == 2
-    assert len({one.id for one in (*said(fabric, Marked), *said(fabric, Found))}) == 1
-    # Who it is, once more: the first question had no answer.
-    assert len(said(fabric, control.Hello)) == 2
-    assert looked == [15, 3, 15, 3]
-    pair.close()
-
-
-def test_no_answer_in_time_is_the_end_of_the_contact(fabric: Fabric) -> None:
-    pair = Pair()
-    fabric.lost = lambda *_: True
-    begun = time.monotonic()
-    with pytest.raises(DeadlinePassed) as caught:
-        meet(pair, fabric, contact(pair, "write", deadline=0.4, strategy="direct"), "write")
-    assert time.monotonic() - begun >= 0.4
-    text = "first contact: there did not say what its reader finds (does it poll?)"
-    assert told(caught.value) == (text, {"peer": "there"})
-    # At once, and after 0.25 s where that was not late.
-    assert 1 <= len(said(fabric, Marked)) <= 2
-    assert pair.here._meetings._asked == {}
-    # Marked pages that do not come.
-    fabric.held = lambda handle: True
-    with pytest.raises(DeadlinePassed) as late:
-        meet(pair, fabric, contact(pair, "read", deadline=0.02, strategy="direct"), "read")
-    assert "did not finish in time" in str(late.value)
-    # What is held keeps its peer.
-    assert list(pair.here._peers) == ["there"]
-    fabric.held = lambda handle: False
-    pair.turns(2)
-    pair.close()
-
-
-def test_a_target_that_looked_at_nothing_is_no_witness(fabric: Fabric, monkeypatch: pytest.MonkeyPatch) -> None:
-    pair = Pair()
-    monkeypatch.setattr(Meetings, "answer", lambda self, layout, peer, asked: Found(asked.id, 0, 0, False, ""))
-    with pytest.raises(ProbeError) as caught:
-        meet(pair, fabric, contact(pair, "write"), "write")
-    assert str(caught.value) == "first contact: there looked at nothing"
-    pair.peer = pair.here.connect(pair.there.metadata())
-    pair.close()
-
-
-SIDES = "first contact goes with direction 'read' and a reader, or with 'write' and a writer"
-
-
-@pytest.mark.parametrize(
-    ("direction", "given"), [("read", "write"), ("write", "read"), (None, "read"), (None, "write")]
-)
-def test_a_contact_has_the_side_of_its_direction(fabric: Fabric, direction: Any, given: str) -> None:
-    pair = Pair()
-    with pytest.raises(Unsupported) as caught:
-        meet(pair, fabric, contact(pair, given), direction)
-    assert told(caught.value) == (SIDES, {})
-    assert fabric.made == []
-    pair.peer = pair.here.connect(pair.there.metadata())
-    pair.close()
-
-
-def test_a_target_that_does_not_answer_contacts_is_not_asked(fabric: Fabric) -> None:
-    pair = Pair()
-    pair.here.disconnect(pair.peer)
-    older = wire.encode(replace(wire.decode(pair.there.metadata()), notices=control.CONTACTS - 1))
-    with pytest.raises(Unsupported) as caught:
-        pair.here.connect(older, direction="write", first_contact=contact(pair, "write"))
-    assert told(caught.value) == ("peer there did not announce that it answers first contacts", {"peer": "there"})
-    assert fabric.made == []
-    pair.close()
-
-
-def test_a_host_agent_makes_contact_by_direct_reads_only(fabric: Fabric) -> None:
-    """Its notices are the host's, who does not pass them on meanwhile."""
-    pair = Pair()
-    pair.there.mark([kvr.Blocks([15, 3])], writer(pair.theirs, THERE, THERE.notation), seed=5)
-    host, arrays = other_agent(fabric, "host")
-    peer = host.connect(
-        pair.there.metadata(), first_contact=FirstContact(BLOCKS, read=reader(arrays, HERE, HERE.notation), seed=5)
-    )
-    assert peer.metrics.requests == {"direct": 1}
-    host.disconnect(peer)
-    first = FirstContact(BLOCKS, write=writer(arrays, HERE, HERE.notation), seed=5)
-    with pytest.raises(Unsupported) as caught:
-        host.connect(pair.there.metadata(), direction="write", first_contact=first)
-    assert told(caught.value)[0] == "first contact of a push needs an agent of our own: the answer is a notice"
-    host.close(timeout=0)
-    pair.close()
 
 
 # The target's side

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -30,16 +29,9 @@ from kvreshard.nixl import (
 )
 from kvreshard.nixl.control import Flow
 from kvreshard.nixl.strategy import Wanted
-from tests.fabric import Fabric, connected
+from tests.fabric import Fabric
 from tests.pairs import HERE, PAGE, STAGING, THERE, Kernels, Pair, pages, tokens
 from tests.told import told
-
-
-@pytest.fixture
-def fabric() -> Iterator[Fabric]:
-    with connected() as made:
-        yield made
-
 
 STRATEGIES: list[Wanted] = ["direct", "landed", "packed"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,14 +13,8 @@ pytest.importorskip("nixl")
 from kvreshard.nixl import NotRegistered, PeerLost, TransferError, carrier
 from kvreshard.nixl.carrier import Carrier
 from kvreshard.nixl.control import Flow
-from tests.fabric import Fabric, connected
+from tests.fabric import Fabric
 from tests.pairs import Pair, pages
-
-
-@pytest.fixture
-def fabric() -> Iterator[Fabric]:
-    with connected() as made:
-        yield made
 
 
 @pytest.mark.parametrize(("flow", "here", "there"), [("push", ["receiver"], []), ("pull", [], ["sender"])])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -30,15 +29,9 @@ from kvreshard.nixl import (
 from kvreshard.nixl.control import Ask, Done
 from kvreshard.nixl.staging import Fence
 from tests.connector_rank import publish, request
-from tests.fabric import Fabric, connected
+from tests.fabric import Fabric
 from tests.pairs import STAGING, THERE, Pair, pages
 from tests.told import told
-
-
-@pytest.fixture
-def fabric() -> Iterator[Fabric]:
-    with connected() as made:
-        yield made
 
 
 def said(fabric: Fabric, sender: str = "here") -> list[str]:
