@@ -15,7 +15,8 @@ from kvreshard.vllm.state import FirstUse
 from kvreshard.vllm.worker import Finish, PlannedWorker, Posting
 
 
-class PlannedPullWorker(PlannedWorker, NixlPullConnectorWorker):
+# `transfer_topo` is a variable of vLLM's worker, and a property of ours.
+class PlannedPullWorker(PlannedWorker, NixlPullConnectorWorker):  # pyright: ignore[reportIncompatibleVariableOverride]
     """vLLM's pull worker with planned reads."""
 
     # What is left of requests whose pages are landed.

@@ -46,7 +46,8 @@ class Source:
     plan: kvr.Plan
 
 
-class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):
+# `transfer_topo` is a variable of vLLM's worker, and a property of ours.
+class PlannedPushWorker(PlannedWorker, NixlPushConnectorWorker):  # pyright: ignore[reportIncompatibleVariableOverride]
     """vLLM's push worker with planned writes."""
 
     _DIRECTION: ClassVar[Direction] = "write"
