@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -85,12 +87,20 @@ class Torch:
     def __init__(self) -> None:
         self.left = 1 << 30
         self.current: dict[int, Stream] = {}
+        self.on = 0
         self.cuda = SimpleNamespace(
+            device=self.made_current,
             Stream=Stream,
             Event=Event,
             OutOfMemoryError=OutOfMemoryError,
             current_stream=lambda device: self.current[device],
         )
+
+    @contextlib.contextmanager
+    def made_current(self, device: int) -> Iterator[None]:
+        before, self.on = self.on, device
+        yield
+        self.on = before
 
     def empty(self, count: int, *, dtype: Any, device: str | None = None, pin_memory: bool = False) -> Tensor:
         assert dtype == "uint8"
@@ -179,19 +189,26 @@ def test_a_device_needs_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 class Kernels:
     """Notes what it is given."""
 
-    def __init__(self) -> None:
+    def __init__(self, torch: Torch | None = None) -> None:
         self.given: list[tuple[Any, ...]] = []
+        self.torch, self.on = torch, list[int]()
 
-    def prepare(self, work: Any, *, stream: Any, room: Any) -> Any:
+    def prepare(self, work: Any, *, stream: Any = None, room: Any = None) -> Any:
         self.given.append((work, stream, room))
+        self._note()
         return "job"
 
-    def run(self, job: Any, buffer: Any, *, gather: bool, stream: Any) -> None:
+    def _note(self) -> None:
+        if self.torch is not None:
+            self.on.append(self.torch.on)
+
+    def run(self, job: Any, buffer: Any, *, gather: bool, stream: Any = None) -> None:
+        self._note()
         self.given.append((job, buffer.data_ptr() if isinstance(buffer, Tensor) else buffer, gather, stream))
 
 
 def test_kernels_on_a_device_run_behind_what_they_wait_for(torch: Torch) -> None:
-    one, kernels = made(Size.of(1536, 512)), Kernels()
+    one, kernels = made(Size.of(1536, 512)), Kernels(torch)
     mover: Any = kernels
     before = Event()
     fence = one.move(mover, "chunk", 1, gather=True, after=Fence(before))  # type: ignore[arg-type]
@@ -199,6 +216,8 @@ def test_kernels_on_a_device_run_behind_what_they_wait_for(torch: Torch) -> None
         ("chunk", one.stream, one.room(1)),
         ("job", one.slot(1)[0], True, one.stream),
     ]
+    # With the slot's device as the current one, which it is not any more.
+    assert (kernels.on, torch.on) == ([2, 2], 0)
     assert one.stream.waited == [before]
     assert (fence.event.stream, fence.event.records, fence.over, before.waits) == (one.stream, 1, False, 0)
     fence.event.over = True
