@@ -134,7 +134,7 @@ MUTANTS_verify_then := --test lowering $(PLAN_THEN)
 .PHONY: mutants
 mutants: tools-present ## Change the Rust code in one place after another and see that a test fails: MODULES (wire ring lower plan verify), each in target/mutants-MODULE (needs cargo-mutants)
 	@cargo mutants --version >/dev/null 2>&1 || { echo "error: cargo-mutants is missing: cargo install --locked cargo-mutants" >&2; exit 1; }
-	@set -e; export CARGO_TARGET_DIR=$(CURDIR)/target/mutants CARGO_PROFILE_TEST_OPT_LEVEL=0 CARGO_PROFILE_TEST_DEBUG=0 \
+	@set -e; mkdir -p target; export CARGO_TARGET_DIR=$(CURDIR)/target/mutants CARGO_PROFILE_TEST_OPT_LEVEL=0 CARGO_PROFILE_TEST_DEBUG=0 \
 	  CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=0; \
 	export PROPTEST_MAX_SHRINK_ITERS=0 PROPTEST_DISABLE_FAILURE_PERSISTENCE=1 SOAK_SHRINK=0 SOAK_PAIRS=100; \
 	run() { module=$$1; shift; (set -x; cargo mutants -p kvreshard -f "**/src/$$module.rs" -f "**/src/$$module/**" --timeout 20 --iterate \
