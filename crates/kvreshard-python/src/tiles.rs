@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 
 use crate::arrays::table;
 use crate::errors::Raise;
+use crate::gil::released;
 use crate::pairing::{Tables, descriptors};
 
 /// A strided copy between a page and its place in a buffer.
@@ -97,11 +98,12 @@ impl Chunk {
     }
 
     /// Made when first asked for: of a long request the first chunk need not wait for those of all others.
-    fn moves(&self) -> kvreshard::Result<&core::Moves> {
+    fn moves(&self, py: Python<'_>) -> PyResult<&core::Moves> {
         if let Some(made) = self.moves.get() {
             return Ok(made);
         }
-        let made = self.pairing.moves(&self.tiles, &self.chunk)?;
+        let pairs = self.chunk.parts.iter().map(|part| part.pairs).sum();
+        let made = released(py, pairs, || self.pairing.moves(&self.tiles, &self.chunk)).raised(py)?;
         Ok(self.moves.get_or_init(|| made))
     }
 }
@@ -115,22 +117,22 @@ impl Chunk {
 
     #[getter]
     fn parts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<u64>>> {
-        parts(py, self.moves().raised(py)?)
+        parts(py, self.moves(py)?)
     }
 
     #[getter]
     fn pages<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<i32>>> {
-        Ok(self.moves().raised(py)?.pages.clone().into_pyarray(py))
+        Ok(self.moves(py)?.pages.clone().into_pyarray(py))
     }
 
     #[getter]
     fn places<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<i32>>> {
-        Ok(self.moves().raised(py)?.places.clone().into_pyarray(py))
+        Ok(self.moves(py)?.places.clone().into_pyarray(py))
     }
 
     #[getter]
     fn table_bytes(&self, py: Python<'_>) -> PyResult<u64> {
-        self.moves().and_then(core::Moves::table_bytes).raised(py)
+        self.moves(py)?.table_bytes().raised(py)
     }
 
     #[pyo3(signature = (tiles, out, /, *, most=usize::MAX))]
@@ -141,7 +143,7 @@ impl Chunk {
         out: &Bound<'_, PyArray1<u8>>,
         most: usize,
     ) -> PyResult<DeviceTable> {
-        device_table(self.moves().raised(py)?, &tiles.0, out, most)
+        device_table(self.moves(py)?, &tiles.0, out, most)
     }
 
     fn __repr__(&self) -> String {
