@@ -82,14 +82,17 @@ def pages(count: int, first: int = 0) -> kvr.Request:
 
 
 class Kernels:
-    """Kernels that have done their work and are over when the test says so."""
+    """Kernels, or only those that scatter, that have done their work and are over when the test says so."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, gathers: bool = True) -> None:
         self.over, self.waited, self.begun = False, 0, list[tuple[int, bool]]()
         move = Area.move
 
         def slow(area: Area, mover: Any, work: Any, index: int, *, gather: bool, after: Any = None) -> Fence:
-            assert move(area, mover, work, index, gather=gather, after=after).over
+            done = move(area, mover, work, index, gather=gather, after=after)
+            assert done.over
+            if gather and not gathers:
+                return done
             self.begun.append((index, gather))
             return Fence(self)
 

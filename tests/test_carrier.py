@@ -31,6 +31,12 @@ def carrier(**fields: Any) -> Any:
     return made
 
 
+def kernel(role: str, slot: int, *, over: bool) -> Any:
+    """A kernel of a slot, and whether it has ended."""
+    parcel = SimpleNamespace(clear=None, scattered=0)
+    return SimpleNamespace(role=role, slot=slot, parcel=parcel, fence=Fence(over))
+
+
 def action(kind: str, frame: str = "", **fields: Any) -> Any:
     """Something that a machine asks for."""
     return SimpleNamespace(kind=kind, frame=frame, **fields)
@@ -72,8 +78,8 @@ def test_a_gather_that_ends_while_others_are_launched_is_written_before_the_next
     def launch(self: Any, role: str, action: Any) -> None:
         done.append(f"gather {action.slot}")
         # The first is over when the second has been launched.
-        self._kernels.append((role, action.slot, Fence(False)))
-        self._kernels[0][2].over = len(self._kernels) > 1
+        self._kernels.append(kernel("sender", action.slot, over=False))
+        self._kernels[0].fence.over = len(self._kernels) > 1
 
     monkeypatch.setattr(Carrier, "_kernel", launch)
     monkeypatch.setattr(Carrier, "_move", lambda self, role, action: done.append(f"write {action.slot}"))
@@ -191,13 +197,13 @@ def test_a_short_look_ends_at_the_first_transfer_with_a_peer_that_has_not(
 def test_kernels_of_a_role_end_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[tuple[str, int]] = []
     monkeypatch.setattr(Carrier, "_kernel_ended", lambda self, role, slot, ok: ended.append((role, slot)))
-    fences = [
-        ("sender", 0, Fence(True)),
-        ("sender", 1, Fence(False)),
-        ("sender", 2, Fence(True)),
-        ("receiver", 0, Fence(True)),
+    kernels = [
+        kernel("sender", 0, over=True),
+        kernel("sender", 1, over=False),
+        kernel("sender", 2, over=True),
+        kernel("receiver", 0, over=True),
     ]
-    one = carrier(_kernels=fences)
+    one = carrier(_kernels=kernels)
     one.look()
     assert ended == [("sender", 0), ("receiver", 0)]
-    assert [slot for _, slot, _ in one._kernels] == [1, 2]
+    assert [left.slot for left in one._kernels] == [1, 2]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,12 +21,11 @@ from kvreshard.nixl import (
     PeerLost,
     TransferError,
     carrier,
-    clearing,
     control,
 )
 from kvreshard.nixl.packing import PREFIX
 from kvreshard.nixl.staging import Area
-from tests.connector_rank import publish, request
+from tests.connector_rank import publish
 from tests.fabric import Fabric
 from tests.pairs import HERE, SLOT, THERE, Pair, failure, other_rank, pages, right, works
 from tests.told import told
@@ -119,24 +117,6 @@ def test_a_scatter_of_a_landed_chunk_that_fails(fabric: Fabric, monkeypatch: pyt
     pair.here.read(pair.peer, pages(20), id="again", strategy="landed")
     assert [type(event) for event in pair.until("Finished")[0]] == [Finished]
     assert right(pair, 20)
-    pair.close()
-
-
-def test_a_receiver_that_cannot_clear_its_pages_says_so(
-    fabric: Fabric, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It finds out when the peer has heard that all is scattered."""
-
-    def broken(*_: Any) -> None:
-        raise RuntimeError("no such memory")
-
-    pair = Pair(replace(THERE, name="here"), replace(HERE, name="there"))
-    monkeypatch.setattr(clearing, "clear", broken)
-    pair.here.write(pair.peer, request((0, 20), [0, 1], [0, 1]), id="w", strategy="packed")
-    (finished,) = pair.until("Finished")[0]
-    assert isinstance(finished, Finished)
-    logged = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-    assert logged == ["request w of peer here: not all pages were cleared: no such memory"]
     pair.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -179,6 +180,17 @@ def test_a_connection_that_ends_in_a_transfer_of_slots_is_why_its_requests_fail(
     assert [type(event) for event in [*others, *pair.here.poll()]] == [PeerDown]
     fabric.refused = lambda handle: None
     pair.peer = pair.here.connect(pair.there.metadata())
+    # The old session ends there when the new one begins: chunks that were ready to be read are in quarantine then,
+    # and this peer is asked whether it still reads them.
+    pair.here.read(pair.peer, pages(4), id="soon", strategy="packed")
+    failed, _ = failure(pair)
+    assert told(failed.reason)[0].endswith("peers admitted to the ring: 1 is over the limit of 0")
+    running, ends = pair.there._packing._running, time.monotonic() + 5
+    assert running is not None
+    assert running[0].sender.quarantined > 0
+    while running[0].sender.quarantined:
+        assert time.monotonic() < ends
+        pair.turns(1)
     works(pair)
     pair.close()
 

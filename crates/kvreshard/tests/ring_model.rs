@@ -95,6 +95,7 @@ fn requests_may_be_given_up_and_fail_at_any_time() {
         holds(setup(flow, CHUNKS, 2).with(Budget { cancels: 1, withdrawals: 1, ..KIND }));
         holds(setup(flow, CHUNKS, 2).with(Budget { failures: 1, doubles: 1, ..KIND }));
         holds(setup(flow, CHUNKS, 2).with(Budget { cancels: 1, doubles: 1, ..KIND }));
+        holds(setup(flow, TWO, 1).with(Budget { failures: 1, ..KIND }));
     }
 }
 

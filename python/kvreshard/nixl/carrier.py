@@ -62,6 +62,16 @@ class _Flight:
     stage: Stage
 
 
+@dataclass(eq=False)
+class _Kernel:
+    """A gather or scatter of a slot."""
+
+    role: Role
+    slot: int
+    parcel: Parcel
+    fence: Fence
+
+
 class Carrier:
     """The machines of one connector, and their slots."""
 
@@ -89,7 +99,7 @@ class Carrier:
         self._todo: deque[tuple[Role, kvr.RingAction]] = deque()
         self._launches: deque[tuple[Role, kvr.RingAction]] = deque()
         self._flights: list[_Flight] = []
-        self._kernels: list[tuple[Role, int, Fence]] = []
+        self._kernels: list[_Kernel] = []
         self._ready: dict[int, _Flight] = {}
         self._loaded: dict[int, int] = {}
 
@@ -118,8 +128,8 @@ class Carrier:
 
     def abandon(self) -> list[tuple[Peer, Stage]]:
         """Waits for kernels; gives up transfers, and returns them."""
-        for _, _, fence in self._kernels:
-            fence.wait()
+        for kernel in self._kernels:
+            kernel.fence.wait()
         self._kernels.clear()
         for slot in list(self._ready):
             self._discard(slot)
@@ -153,13 +163,13 @@ class Carrier:
 
     def _look_at_kernels(self) -> None:
         running: set[Role] = set()
-        for role, slot, fence in list(self._kernels):
+        for kernel in list(self._kernels):
             # Those of a stream end in the order in which they began.
-            if role in running or not fence.over:
-                running.add(role)
+            if kernel.role in running or not kernel.fence.over:
+                running.add(kernel.role)
                 continue
-            self._kernels.remove((role, slot, fence))
-            self._kernel_ended(role, slot, True)
+            self._kernels.remove(kernel)
+            self._kernel_ended(kernel.role, kernel.slot, self._complete(kernel))
 
     def add(self, role: Role, actions: Actions) -> None:
         """Takes note of what a machine asks for."""
@@ -223,14 +233,15 @@ class Carrier:
             self._loaded[slot] = chunk.bytes
         try:
             fence = area.move(parcel.mover, chunk, slot, gather=role == "sender", after=parcel.after)
-        except Exception as error:  # Whatever a kernel raises fails this request, and not whoever polls.
-            parcel.error = TransferError(f"request {parcel.id}: {error}", request=parcel.id)
+        except Exception as error:
+            self._broke(parcel, str(error))
             self._kernel_ended(role, slot, False)
             return
+        kernel = _Kernel(role, slot, parcel, fence)
         if fence.over:
-            self._kernel_ended(role, slot, True)
+            self._kernel_ended(role, slot, self._complete(kernel))
             return
-        self._kernels.append((role, slot, fence))
+        self._kernels.append(kernel)
         if action.remote_slot is not None:
             self._prepare(slot, parcel.peer, action.remote_slot)
 
@@ -248,6 +259,33 @@ class Carrier:
         made = self._ready.pop(slot, None)
         if made is not None:
             self._release(made)
+
+    def _complete(self, kernel: _Kernel) -> bool:
+        """Whether all is done that a kernel was for; with the last scatter of a write, pages are cleared as well.
+
+        Not before it, since the last page is brought whole; and not after the machine knows of it, since then the
+        writer is told that its request has finished.
+        """
+        parcel = kernel.parcel
+        if kernel.role == "sender":
+            return True
+        parcel.scattered += 1
+        if parcel.clear is None or parcel.scattered < len(parcel.chunks) or parcel.state != "open":
+            return True
+        try:
+            parcel.clear()
+        except Exception as error:
+            self._broke(parcel, f"not all pages were cleared: {error}")
+            return False
+        return True
+
+    @staticmethod
+    def _broke(parcel: Parcel, error: str) -> None:
+        """Whatever a kernel or torch raises fails one request, and not whoever polls."""
+        parcel.error = TransferError(f"request {parcel.id}: {error}", request=parcel.id)
+        if not parcel.ours:
+            # Its peer is told only that it failed.
+            log.error("request %s of peer %s: %s", parcel.id, parcel.peer.name, error)
 
     def _kernel_ended(self, role: Role, slot: int, ok: bool) -> None:
         if role == "receiver":

@@ -221,16 +221,6 @@ class Packing:
 
     def _end(self, parcel: Parcel, error: NixlError | None, *, held: bool = False) -> None:
         parcel.held = held
-        if error is None and parcel.clear is not None:
-            try:
-                parcel.clear()
-            except Exception as failure:  # Whatever torch raises fails this request, and not whoever polls.
-                error = TransferError(f"request {parcel.id}: {failure}", request=parcel.id)
-                if not parcel.ours:
-                    # The peer has been told that the last chunk is scattered, and takes the request for finished.
-                    log.error(
-                        "request %s of peer %s: not all pages were cleared: %s", parcel.id, parcel.peer.name, failure
-                    )
         parcel.state = "done" if error is None else "failed"
         parcel.error = parcel.error or error
         if not held:

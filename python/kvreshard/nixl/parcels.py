@@ -29,7 +29,7 @@ MAX_KERNELS = 256
 @dataclass
 class Parcel:
     """A packed request of which this side is the `role`. `began` when the first chunk moved, `state` says how it ended;
-    `held` while a kernel is at its pages.
+    `held` while a kernel is at its pages. Of its chunks so many are `scattered`.
     """
 
     name: str
@@ -42,10 +42,12 @@ class Parcel:
     ours: bool
     """Whether this side issued it."""
     clear: Callable[[], None] | None = None
+    """Clears what this side's pages own and the request does not cover, for a peer that writes."""
     after: Fence | None = None
     """What its pages must wait for before they are gathered."""
     wanted: bool = False
     began: bool = False
+    scattered: int = 0
     state: Literal["open", "done", "failed"] = "open"
     error: NixlError | None = None
     held: bool = False

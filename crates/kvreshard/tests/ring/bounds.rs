@@ -173,10 +173,9 @@ fn a_slot_is_written_if_the_chunk_fits() {
 /// A machine answers for the epochs that it has left: not for those before its first, nor for the present one.
 #[test]
 fn only_sessions_that_are_over_are_answered() {
-    let consumed = Message::Consumed { at: at(0, 1) };
-    for (epoch, answers) in
-        [(9, vec![]), (10, vec![consumed.clone()]), (11, vec![consumed]), (12, vec![]), (13, vec![])]
-    {
+    let (ticket, floor, from, reason) = (Ticket(0), Ticket(0), Role::Receiver, Reason::PeerLost);
+    let over = vec![Message::Abort { ticket, floor, from, answer: false, reason }, Message::Consumed { at: at(0, 1) }];
+    for (epoch, answers) in [(9, vec![]), (10, over.clone()), (11, over), (12, vec![]), (13, vec![])] {
         let mut receiver = receiver(Flow::Push, 2, 2);
         receiver.on(ReceiverEvent::PeerDown { peer: A }).unwrap();
         receiver.on(ReceiverEvent::Registered).unwrap();

@@ -3,7 +3,7 @@
 use super::pair::{A, B, Pair, SLOT, both, chunks, config, name};
 use kvreshard::Error;
 use kvreshard::ring::{
-    Action, Chunks, Flow, Frame, Message, Receiver, ReceiverEvent, SenderEvent, Session, SlotUse, State,
+    Action, Chunks, Flow, Frame, Message, Reason, Receiver, ReceiverEvent, SenderEvent, Session, SlotUse, State, Ticket,
 };
 
 const SESSION: Session = Session { receiver: 10, sender: 20 };
@@ -92,15 +92,18 @@ fn an_earlier_use_of_a_slot_is_not_read_again() {
         let message = Message::Shipped { at: at(0, generation), ticket: ticket.unwrap(), sequence };
         ReceiverEvent::Message { peer: A, frame: Frame { session: SESSION, message } }
     };
-    // The second use of the peer's slot is read and scattered, then the first is heard of.
+    // The second use of the peer's slot is read, then the first is heard of.
     let actions = receiver.on(shipped(2, 1)).unwrap();
     assert!(actions.iter().any(|action| matches!(action, Action::Read(_))), "{actions:?}");
-    receiver.on(ReceiverEvent::ReadEnded { slot: 0, ok: true }).unwrap();
+    assert_eq!(messages(&receiver.on(ReceiverEvent::ReadEnded { slot: 0, ok: true }).unwrap()), []);
     let before = receiver.clone();
     assert_eq!(receiver.on(shipped(1, 0)).unwrap(), []);
     assert_eq!(receiver, before);
-    // The same use again: it is over, and the peer is told once more.
-    assert_eq!(messages(&receiver.on(shipped(2, 1)).unwrap()), [Message::Consumed { at: at(0, 2) }]);
+    // The same use again: nothing is said until it is in the pages, and as often as it is asked for then.
+    assert_eq!(receiver.on(shipped(2, 1)).unwrap(), []);
+    let consumed = [Message::Consumed { at: at(0, 2) }];
+    assert_eq!(messages(&receiver.on(ReceiverEvent::Scattered { slot: 0, ok: true }).unwrap()), consumed);
+    assert_eq!(messages(&receiver.on(shipped(2, 1)).unwrap()), consumed);
 }
 
 #[test]
@@ -141,11 +144,16 @@ fn a_slot_that_is_being_read_is_not_said_to_be_consumed() {
     let (mut receiver, shipped) = reader(2);
     assert!(matches!(receiver.on(shipped(0, 1)).unwrap()[..], [Action::Read(_)]));
     assert_eq!(receiver.on(shipped(0, 1)).unwrap(), []);
-    // Nor when the session is over: of another slot it is.
+    // Nor when the session is over: of another slot it is, after the peer has heard that its request failed.
     receiver.on(ReceiverEvent::PeerDown { peer: A }).unwrap();
     assert_eq!(receiver.on(shipped(0, 1)).unwrap(), []);
-    assert_eq!(messages(&receiver.on(shipped(1, 1)).unwrap()), [Message::Consumed { at: at(1, 1) }]);
-    assert_eq!(messages(&receiver.on(shipped(0, 2)).unwrap()), [Message::Consumed { at: at(0, 2) }]);
+    for at in [at(1, 1), at(0, 2)] {
+        let said = messages(&receiver.on(shipped(at.slot, at.generation)).unwrap());
+        assert!(
+            matches!(said[..], [Message::Abort { ticket: Ticket(0), answer: false, reason: Reason::PeerLost, .. }, Message::Consumed { at: it }] if it == at),
+            "{said:?}"
+        );
+    }
 }
 
 #[test]
@@ -155,7 +163,8 @@ fn no_more_is_read_at_a_time_than_there_are_slots() {
     assert_eq!(receiver.on(shipped(1, 1)).unwrap(), []);
     receiver.on(ReceiverEvent::ReadEnded { slot: 0, ok: true }).unwrap();
     let actions = receiver.on(ReceiverEvent::Scattered { slot: 0, ok: true }).unwrap();
-    assert!(matches!(actions[..], [Action::Read(_)]), "{actions:?}");
+    assert_eq!(messages(&actions), [Message::Consumed { at: at(0, 1) }]);
+    assert_eq!(actions.iter().filter(|action| matches!(action, Action::Read(_))).count(), 1, "{actions:?}");
 }
 
 /// A peer is lost while one slot is scattered and another is granted: only what it may still write is in quarantine.

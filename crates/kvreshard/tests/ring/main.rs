@@ -10,6 +10,7 @@
 
 mod bounds;
 mod edges;
+mod ends;
 mod machines;
 mod messages;
 mod pair;

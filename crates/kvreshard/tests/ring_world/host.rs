@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use kvreshard::ring::{Action, Flow, Pages, Peer, ReceiverEvent, Report, RequestKey, SenderEvent, Session};
+use kvreshard::ring::{Action, Pages, Peer, ReceiverEvent, Report, RequestKey, SenderEvent, Session};
 
 use super::{Content, Life, Move, Node, Op, Packet, Place, Setup, World, job_of, name};
 
@@ -302,8 +302,11 @@ impl World {
         if after == Life::Finished {
             let whole = match node {
                 Node::Receiver(_) => *chunks == all,
-                // What was read is not the sender's business any more; what was pushed is scattered when it is consumed.
-                Node::Sender(_) => setup.flow == Flow::Pull || *chunks == all || *here != Life::Open,
+                // Unless the receiver takes it for lost; then another connection has to come before they agree again.
+                Node::Sender(sender) => {
+                    let receiver = Node::Receiver(setup.jobs[job].receiver);
+                    *chunks == all || !self.linked.contains_key(&(receiver, sender))
+                }
             };
             if !whole {
                 return Err(format!("{node:?} finished request {job} with chunks {chunks:b}"));

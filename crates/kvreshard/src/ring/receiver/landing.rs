@@ -4,7 +4,7 @@ use std::collections::btree_map::Entry;
 
 use crate::error::Result;
 use crate::ring::message::Message;
-use crate::ring::names::{Flow, Peer, Session, SlotUse, Ticket};
+use crate::ring::names::{Flow, Peer, Role, Session, SlotUse, Ticket};
 use crate::ring::report::{Action, Move, Piece, Reason, Report, RequestKey};
 use crate::ring::session::send;
 use crate::ring::slots::{Cargo, Claim, Slots};
@@ -29,7 +29,9 @@ impl Partner {
                 let all = sum(|wanted| wanted.missing);
                 let begun = sum(|wanted| if wanted.begun() { wanted.missing } else { wanted.missing.min(1) });
                 let early = slots.config().slots.checked_div(EARLY).unwrap_or(0);
-                !self.paused && self.granted < all && slots.may_take(peer, self.granted < begun.max(early))
+                // The peer takes a grant of a slot for `consumed` of what it shipped there before.
+                let settled = !self.paused && self.aborting.is_empty();
+                settled && self.granted < all && slots.may_take(peer, self.granted < begun.max(early))
             }
             Flow::Pull => {
                 self.announced.values().any(|announced| announced.waiting.is_some()) && slots.may_take(peer, true)
@@ -39,14 +41,34 @@ impl Partner {
 
     /// Lets go of chunks that wait to be read for a request that is over.
     pub(super) fn give_up_announced(&mut self, ticket: Ticket, peer: Peer, out: &mut Vec<Action>) {
+        let mut given_up = Vec::new();
         for (&slot, announced) in &mut self.announced {
             if announced.waiting.is_some_and(|cargo| cargo.ticket == ticket) {
                 announced.waiting = None;
                 let at = SlotUse { slot, generation: announced.generation };
-                send(out, peer, self.session, Message::Consumed { at });
+                given_up.push(at);
             }
         }
+        for at in given_up {
+            self.consumed(peer, ticket, at, out);
+        }
     }
+
+    /// Says that this side is done with what was shipped; if its request was given up, once the peer knows of that: it would take
+    /// the last chunk that is consumed for the end of a request that went well.
+    fn consumed(&mut self, peer: Peer, ticket: Ticket, at: SlotUse, out: &mut Vec<Action>) {
+        match self.aborting.get_mut(&ticket) {
+            Some(aborting) => aborting.owe(at),
+            None => send(out, peer, self.session, Message::Consumed { at }),
+        }
+    }
+}
+
+/// The same of a session that is over, which nothing is kept of. Unless the peer learns it first, its request has failed.
+fn consumed_late(peer: Peer, session: Session, ticket: Ticket, at: SlotUse, out: &mut Vec<Action>) {
+    let reason = Reason::PeerLost;
+    send(out, peer, session, Message::Abort { ticket, floor: Ticket(0), from: Role::Receiver, answer: false, reason });
+    send(out, peer, session, Message::Consumed { at });
 }
 
 impl Receiver {
@@ -60,23 +82,23 @@ impl Receiver {
         out: &mut Vec<Action>,
     ) -> Result<()> {
         let Some(&slot) = self.slots.get(at.slot) else { return Ok(()) };
+        let Some(partner) = self.partners.get_mut(&peer) else { return Ok(()) };
         let its = slot.generation == at.generation && slot.claim.is_some_and(|claim| claim.is_of(peer, session));
         if !its {
             // An older use, long over: the peer missed the answer.
             if at.generation <= slot.generation {
-                send(out, peer, session, Message::Consumed { at });
+                partner.consumed(peer, cargo.ticket, at, out);
             }
             return Ok(());
         }
         if slot.state != State::Granted {
             return Ok(());
         }
-        let Some(partner) = self.partners.get_mut(&peer) else { return Ok(()) };
         partner.granted = partner.granted.saturating_sub(1);
         let wanted = partner.requests.get_mut(&cargo.ticket).is_some_and(|wanted| wanted.see(cargo.sequence));
         if !wanted {
+            partner.consumed(peer, cargo.ticket, at, out);
             self.slots.step(at.slot, Step::ShippedLate)?;
-            send(out, peer, session, Message::Consumed { at });
             return Ok(());
         }
         self.slots.step(at.slot, Step::Shipped)?;
@@ -90,14 +112,15 @@ impl Receiver {
         peer: Peer,
         session: Session,
         at: SlotUse,
+        ticket: Ticket,
         out: &mut Vec<Action>,
     ) -> Result<()> {
         if self.is_quarantined(peer, session, at) {
             self.slots.step(at.slot, Step::ShippedLate)?;
-        } else if self.is_reading(peer, session, at) {
+        } else if self.is_fetching(peer, session, at) {
             return Ok(());
         }
-        send(out, peer, session, Message::Consumed { at });
+        consumed_late(peer, session, ticket, at, out);
         Ok(())
     }
 
@@ -122,7 +145,7 @@ impl Receiver {
 
     /// `shipped` from a peer whose slots are read.
     pub(super) fn announced(&mut self, peer: Peer, session: Session, at: SlotUse, cargo: Cargo, out: &mut Vec<Action>) {
-        let reading = self.is_reading(peer, session, at);
+        let fetching = self.is_fetching(peer, session, at);
         let Some(partner) = self.partners.get_mut(&peer).filter(|partner| at.slot < partner.remote_slots) else {
             return;
         };
@@ -130,8 +153,8 @@ impl Receiver {
             // An earlier use; by now another chunk may lie there, so it must not be read.
             Some(known) if at.generation < known.generation => {}
             Some(known) if at.generation == known.generation => {
-                if known.waiting.is_none() && !reading {
-                    send(out, peer, session, Message::Consumed { at });
+                if known.waiting.is_none() && !fetching {
+                    partner.consumed(peer, cargo.ticket, at, out);
                 }
             }
             // The peer has not heard that the last use is over; an honest one says nothing new before.
@@ -141,7 +164,7 @@ impl Receiver {
                 let waiting = wanted.then_some(cargo);
                 partner.announced.insert(at.slot, Announced { generation: at.generation, waiting });
                 if !wanted {
-                    send(out, peer, session, Message::Consumed { at });
+                    partner.consumed(peer, cargo.ticket, at, out);
                 }
             }
         }
@@ -150,16 +173,28 @@ impl Receiver {
     pub(super) fn read_ended(&mut self, slot: u32, ok: bool, out: &mut Vec<Action>) -> Result<()> {
         let (_, claim) = self.slots.expect(slot, State::Reading, "a read ended")?;
         let Claim { peer, session, cargo: Some(cargo), remote: Some(remote) } = claim else { return Ok(()) };
-        let live = self.partners.get(&peer).filter(|partner| partner.session == session);
+        let live = self.live(peer, session);
         let wanted = live.is_some_and(|partner| partner.requests.contains_key(&cargo.ticket));
         self.slots.step(slot, if ok && wanted { Step::ReadEnded } else { Step::ReadDropped })?;
-        send(out, peer, session, Message::Consumed { at: remote });
-        match (ok, wanted) {
-            (true, true) => self.scatter(peer, slot, cargo, out)?,
-            (false, true) => self.fail(peer, cargo.ticket, Reason::Transfer, false, out),
-            (_, false) => {}
+        if ok && wanted {
+            return self.scatter(peer, slot, cargo, out);
         }
+        if wanted {
+            self.fail(peer, cargo.ticket, Reason::Transfer, false, out);
+        }
+        self.done_with(peer, session, cargo.ticket, remote, out);
         Ok(())
+    }
+
+    fn live(&mut self, peer: Peer, session: Session) -> Option<&mut Partner> {
+        self.partners.get_mut(&peer).filter(|partner| partner.session == session)
+    }
+
+    fn done_with(&mut self, peer: Peer, session: Session, ticket: Ticket, at: SlotUse, out: &mut Vec<Action>) {
+        match self.live(peer, session) {
+            Some(partner) => partner.consumed(peer, ticket, at, out),
+            None => consumed_late(peer, session, ticket, at, out),
+        }
     }
 
     fn scatter(&mut self, peer: Peer, slot: u32, cargo: Cargo, out: &mut Vec<Action>) -> Result<()> {
@@ -176,13 +211,11 @@ impl Receiver {
         let (at, claim) = self.slots.expect(slot, State::Scattering, "a scatter ended")?;
         let Claim { peer, session, cargo: Some(cargo), remote } = claim else { return Ok(()) };
         self.slots.step(slot, Step::Scattered)?;
-        if remote.is_none() {
-            send(out, peer, session, Message::Consumed { at });
-        }
-        let live = self.partners.get_mut(&peer).filter(|partner| partner.session == session);
-        let entry = live.map(|partner| (&mut partner.names, partner.requests.entry(cargo.ticket)));
+        let shipped = remote.unwrap_or(at);
+        let entry = self.live(peer, session).map(|partner| (&mut partner.names, partner.requests.entry(cargo.ticket)));
         let Some((names, Entry::Occupied(mut wanted))) = entry else {
             self.held.release(peer, session, cargo.ticket, out);
+            self.done_with(peer, session, cargo.ticket, shipped, out);
             return Ok(());
         };
         let here = wanted.get_mut();
@@ -196,6 +229,7 @@ impl Receiver {
         } else if !ok {
             self.fail(peer, cargo.ticket, Reason::Kernel, false, out);
         }
+        self.done_with(peer, session, cargo.ticket, shipped, out);
         Ok(())
     }
 

@@ -15,7 +15,7 @@ use super::session::{Epochs, Held, send};
 use super::slots::{Cargo, Config, Slots};
 use super::table::{Place, Rules, State, Step};
 
-use requests::Wanted;
+use requests::{Aborting, Wanted};
 
 /// What a receiver is told.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -106,8 +106,8 @@ struct Partner {
     next: Ticket,
     requests: BTreeMap<Ticket, Wanted>,
     names: BTreeMap<RequestName, Ticket>,
-    /// Given up, and not yet answered; ticks since the peer was told.
-    aborting: BTreeMap<Ticket, (Reason, u32)>,
+    /// Given up, and not yet answered.
+    aborting: BTreeMap<Ticket, Aborting>,
     /// Push: slots that the peer may write.
     granted: u32,
     /// Push: it gave a slot back; none is granted before the next tick, so that the two do not play ball.
@@ -273,7 +273,7 @@ impl Receiver {
                 match live {
                     Some(Flow::Push) => self.pushed(peer, session, at, cargo, out)?,
                     Some(Flow::Pull) => self.announced(peer, session, at, cargo, out),
-                    None => self.shipped_late(peer, session, at, out)?,
+                    None => self.shipped_late(peer, session, at, ticket, out)?,
                 }
             }
             (&Message::Returned { at }, _) => self.returned(peer, session, at)?,
@@ -297,9 +297,10 @@ impl Receiver {
         }
     }
 
-    fn is_reading(&self, peer: Peer, session: Session, at: SlotUse) -> bool {
+    /// Whether what lies in a slot of the peer's is being read, or was and is not in the pages yet.
+    fn is_fetching(&self, peer: Peer, session: Session, at: SlotUse) -> bool {
         self.slots.iter().any(|(_, slot)| {
-            slot.state == State::Reading
+            matches!(slot.state, State::Reading | State::Scattering)
                 && slot.claim.is_some_and(|claim| claim.is_of(peer, session) && claim.remote == Some(at))
         })
     }

@@ -276,7 +276,7 @@ impl Sender {
         }
     }
 
-    /// The receiver has another chunk.
+    /// The receiver has another chunk in its pages.
     pub(super) fn chunk_done(&mut self, peer: Peer, ticket: Ticket, out: &mut Vec<Action>) {
         let Some(partner) = self.partners.get_mut(&peer) else { return };
         let Some(serving) = partner.serving.get_mut(&ticket) else { return };
