@@ -25,6 +25,7 @@ from kvreshard.demo.rank import Spec as DemoSpec
 from kvreshard.demo.run import turns
 from kvreshard.demo.scenarios import SCENARIOS, Strategy
 from kvreshard.nixl import Connector, calibrate, time_path
+from kvreshard.nixl.control import Flow
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -150,6 +151,32 @@ def test_pages_of_an_expected_request_are_gathered_when_they_are_complete(here: 
         wait(here, "Released")
         for found, was in zip(there.call("pages", during=here), before, strict=True):
             np.testing.assert_array_equal(found[[5, 6]], ~was)
+
+
+@pytest.mark.parametrize("flow", ["push", "pull"])
+def test_what_is_said_to_have_arrived_is_in_the_pages(flow: Flow) -> None:
+    """The stream that scatters is busy when the chunks come, and the host reads by another as soon as it is told."""
+    spec = Spec("here", engine="decode", device="cuda:0")
+    mine = placed(spec, spec.arrays(1))
+    writer = Spec("there", device=LAST, options={"staging": 48 << 20})
+    with Connector("here", staging=48 << 20, flow=flow) as here, running(writer) as (there,):
+        publish(here, spec, mine)
+        name = there.call("connect", here.metadata(), {"direction": "write"}, during=here)
+        theirs = there.call("pages", during=here)
+        # What is compiled on first use must not hide what comes too early.
+        here.expect("first", writers=1)
+        there.call("write", name, ((0, 16), [1], [2], 0, 0), "first", {"strategy": "packed"})
+        wait(here, "Arrived")
+        torch.cuda.synchronize()
+        with torch.cuda.stream(here._areas[1].stream):
+            torch.cuda._sleep(400_000_000)
+        here.expect("r", writers=1)
+        there.call("write", name, ((0, 32), [5, 6], [7, 3], 0, 0), "r", {"strategy": "packed"})
+        wait(here, "Arrived")
+        with torch.cuda.stream(torch.cuda.Stream(0)):
+            found = [host(cache)[[7, 3]] for cache in mine]
+        for pages, source in zip(found, theirs, strict=True):
+            np.testing.assert_array_equal(pages, source[[5, 6]])
 
 
 def test_a_pair_of_devices_is_calibrated(here: Connector) -> None:
