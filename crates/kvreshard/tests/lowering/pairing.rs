@@ -1,6 +1,6 @@
 //! Pages paired by token: whose fault it is where they do not meet, and what is cut at an end.
 
-use super::common::Rank;
+use super::common::{Rank, context};
 use kvreshard::lower::Pairing;
 use kvreshard::plan::{Direction, Plan};
 use kvreshard::request::{Blocks, Request};
@@ -59,5 +59,43 @@ fn rows_are_cut_where_tokens_end_or_begin_inside_them() {
         let request = request(tokens, 0, 0);
         assert_eq!(of(&request), (cuts, fits), "{tokens:?}");
         assert_eq!(of(&request.with_more(true)), (cuts, fits_with_more), "{tokens:?} with more to come");
+    }
+}
+
+/// Rows move whole: a request that cuts one is told at which end, and at which state counted from where the row's period begins.
+#[test]
+fn ids_are_refused_with_the_end_that_cuts_a_row() {
+    let plan = plan(Direction::Read);
+    let prepared = plan.prepare().unwrap();
+    for (tokens, more, end, at) in
+        [((1, 16), false, "start", 1), ((6, 7), false, "start", 2), ((4, 7), true, "end", 3), ((4, 9), true, "end", 1)]
+    {
+        let pairing = Pairing::new(&plan, &request(tokens, 0, 0).with_more(more)).unwrap();
+        let refused = pairing.id_count(&prepared[0]).unwrap_err();
+        let expected = Error::Request {
+            side: Side::Local,
+            group: None,
+            field: format!("tokens {end}"),
+            found: format!("inside a row, {at} states after its period"),
+            expected: "a row boundary; exact lists serve any interval".to_owned(),
+        };
+        assert_eq!(refused, expected, "{tokens:?}");
+    }
+}
+
+/// Of the tokens of its first row, 0, 1, 4 and 5, a rank of a context of two has none between 1 and 4.
+#[test]
+fn a_row_is_not_cut_by_tokens_that_other_ranks_of_the_context_have() {
+    let rank = Rank { position: context((0, 2), 2), ..Rank::new("e", (0, 1), "n k[d]", 1, &[("n", 4), ("d", 2)]) };
+    let rank = Rank { heads: None, layers: 1, ..rank }.build();
+    let plan = Plan::new(&rank, &rank, Direction::Read).unwrap();
+    let prepared = plan.prepare().unwrap();
+    // Tokens; whether a row is wanted in part; bytes.
+    for (tokens, cuts, bytes) in [((2, 4), false, 0), ((2, 5), true, 4), ((1, 4), true, 4), ((0, 6), false, 16)] {
+        for more in [false, true] {
+            let pairing = Pairing::new(&plan, &request(tokens, 0, 0).with_more(more)).unwrap();
+            let moved: u64 = pairing.lists(&prepared, 0).unwrap().iter().map(|one| one.length).sum();
+            assert_eq!((pairing.cuts_rows(), moved), (cuts, bytes), "{tokens:?}");
+        }
     }
 }

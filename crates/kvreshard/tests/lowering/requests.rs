@@ -143,6 +143,21 @@ fn a_list_begins_at_a_page() {
     }
 }
 
+/// A block of two pages is two pages, wherever it stands in its list, and however many blocks follow it.
+#[test]
+fn blocks_of_several_pages_are_paired_page_by_page() {
+    let plan = plan(&[tokens(2)], &[tokens(2)], Direction::Read);
+    let prepared = plan.prepare().unwrap();
+    for (local, remote) in [([3, 0].as_slice(), [1, 2].as_slice()), (&[3, 0, 1, 2], &[1, 2, 0])] {
+        // Three pages of 20 bytes: 6, 7 and 0 here, 2, 3 and 4 there.
+        let wanted = request((0, 12), (local, 0), (remote, 0)).with_more(true);
+        let lists = Pairing::new(&plan, &wanted).unwrap().lists(&prepared, 0).unwrap();
+        let runs: Vec<(u64, u64, u64)> =
+            lists.iter().map(|one| (one.local - BASE, one.remote - (1 << 24), one.length)).collect();
+        assert_eq!(runs, [(0, 80, 20), (120, 40, 40)]);
+    }
+}
+
 /// Bytes of the exact lists.
 fn moved(plan: &Plan, pairing: &Pairing) -> u64 {
     let prepared = plan.prepare().unwrap();
