@@ -1,5 +1,6 @@
 //! What is just allowed and what is just not: sizes, shares, epochs, and the ticks after which a message is said again.
 
+use super::alone::{SESSION, at, hear, heed, receiver, said, sender, want};
 use super::pair::{A, B, Pair, SLOT, both, chunks, config, name};
 use kvreshard::Error;
 use kvreshard::ring::chunks::MAX_CHUNKS;
@@ -7,47 +8,8 @@ use kvreshard::ring::message::{MAX_FRAME_BYTES, PREFIX};
 use kvreshard::ring::slots::{MAX_REQUESTS, MAX_SLOTS};
 use kvreshard::ring::{
     Action, Chunks, Config, Flow, Frame, Message, Peer, Reason, Receiver, ReceiverEvent, Role, Sender, SenderEvent,
-    Session, SlotUse, State, Ticket,
+    Session, State, Ticket,
 };
-
-const SESSION: Session = Session { receiver: 10, sender: 20 };
-
-fn at(slot: u32, generation: u64) -> SlotUse {
-    SlotUse { slot, generation }
-}
-
-/// What is said, without what else is done.
-fn said(actions: &[Action]) -> Vec<Message> {
-    let of = |action: &Action| match action {
-        Action::Send { frame, .. } => Some(frame.message.clone()),
-        _ => None,
-    };
-    actions.iter().filter_map(of).collect()
-}
-
-fn receiver(flow: Flow, slots: u32, remote_slots: u32) -> Receiver {
-    let mut receiver = Receiver::new(config(slots, 1), SESSION.receiver).unwrap();
-    receiver.on(ReceiverEvent::PeerUp { peer: A, session: SESSION, flow, slots: remote_slots }).unwrap();
-    receiver
-}
-
-fn sender(flow: Flow, slots: u32, remote_slots: u32) -> Sender {
-    let mut sender = Sender::new(config(slots, 1), SESSION.sender).unwrap();
-    sender.on(SenderEvent::PeerUp { peer: A, session: SESSION, flow, slots: remote_slots }).unwrap();
-    sender
-}
-
-fn want(request: &str, count: u64) -> ReceiverEvent {
-    ReceiverEvent::Want { peer: A, request: name(request), chunks: chunks(count), deadline: None }
-}
-
-fn hear(session: Session, message: Message) -> ReceiverEvent {
-    ReceiverEvent::Message { peer: A, frame: Frame { session, message } }
-}
-
-fn heed(session: Session, message: Message) -> SenderEvent {
-    SenderEvent::Message { peer: A, frame: Frame { session, message } }
-}
 
 #[test]
 fn a_request_has_so_many_chunks_and_no_more() {
@@ -151,7 +113,7 @@ fn slots_that_a_peer_has_not_are_not_heard_of() {
     assert!(matches!(receiver.on(shipped(0)).unwrap()[..], [Action::Read(_)]));
     let mut sender = sender(Flow::Push, 2, 1);
     sender.on(SenderEvent::Offer { peer: A, request: name("r"), chunks: chunks(2), lease: None }).unwrap();
-    let asked = said(&self::receiver(Flow::Push, 2, 1).on(want("r", 2)).unwrap());
+    let asked = said(&super::alone::receiver(Flow::Push, 2, 1).on(want("r", 2)).unwrap());
     sender.on(heed(SESSION, asked[0].clone())).unwrap();
     let granted = |slot| heed(SESSION, Message::Grant { at: at(slot, 1), bytes: SLOT });
     let before = sender.clone();

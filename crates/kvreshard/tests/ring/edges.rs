@@ -1,24 +1,11 @@
 //! What is heard twice, late or in part, and what is asked at a bound.
 
+use super::alone::{SESSION, at, said};
 use super::pair::{A, B, Pair, SLOT, both, chunks, config, name};
 use kvreshard::Error;
 use kvreshard::ring::{
-    Action, Chunks, Flow, Frame, Message, Reason, Receiver, ReceiverEvent, SenderEvent, Session, SlotUse, State, Ticket,
+    Action, Chunks, Flow, Frame, Message, Reason, Receiver, ReceiverEvent, SenderEvent, State, Ticket,
 };
-
-const SESSION: Session = Session { receiver: 10, sender: 20 };
-
-fn at(slot: u32, generation: u64) -> SlotUse {
-    SlotUse { slot, generation }
-}
-
-fn messages(actions: &[Action]) -> Vec<Message> {
-    let of = |action: &Action| match action {
-        Action::Send { frame, .. } => Some(frame.message.clone()),
-        _ => None,
-    };
-    actions.iter().filter_map(of).collect()
-}
 
 #[test]
 fn progress_tells_how_many_chunks_are_in_the_pages() {
@@ -84,7 +71,7 @@ fn an_earlier_use_of_a_slot_is_not_read_again() {
     receiver.on(ReceiverEvent::PeerUp { peer: A, session: SESSION, flow: Flow::Pull, slots: 1 }).unwrap();
     let want = ReceiverEvent::Want { peer: A, request: name("r"), chunks: chunks(3), deadline: None };
     let actions = receiver.on(want).unwrap();
-    let ticket = messages(&actions).into_iter().find_map(|message| match message {
+    let ticket = said(&actions).into_iter().find_map(|message| match message {
         Message::Want { ticket, .. } => Some(ticket),
         _ => None,
     });
@@ -95,15 +82,15 @@ fn an_earlier_use_of_a_slot_is_not_read_again() {
     // The second use of the peer's slot is read, then the first is heard of.
     let actions = receiver.on(shipped(2, 1)).unwrap();
     assert!(actions.iter().any(|action| matches!(action, Action::Read(_))), "{actions:?}");
-    assert_eq!(messages(&receiver.on(ReceiverEvent::ReadEnded { slot: 0, ok: true }).unwrap()), []);
+    assert_eq!(said(&receiver.on(ReceiverEvent::ReadEnded { slot: 0, ok: true }).unwrap()), []);
     let before = receiver.clone();
     assert_eq!(receiver.on(shipped(1, 0)).unwrap(), []);
     assert_eq!(receiver, before);
     // The same use again: nothing is said until it is in the pages, and as often as it is asked for then.
     assert_eq!(receiver.on(shipped(2, 1)).unwrap(), []);
     let consumed = [Message::Consumed { at: at(0, 2) }];
-    assert_eq!(messages(&receiver.on(ReceiverEvent::Scattered { slot: 0, ok: true }).unwrap()), consumed);
-    assert_eq!(messages(&receiver.on(shipped(2, 1)).unwrap()), consumed);
+    assert_eq!(said(&receiver.on(ReceiverEvent::Scattered { slot: 0, ok: true }).unwrap()), consumed);
+    assert_eq!(said(&receiver.on(shipped(2, 1)).unwrap()), consumed);
 }
 
 #[test]
@@ -121,7 +108,7 @@ fn a_grant_of_a_session_that_is_over_comes_back_unless_its_slot_is_being_filled(
     assert_eq!(pair.sender.on(grant(at(0, 1))).unwrap(), [], "a kernel's chunk is on its way there");
     for other in [at(0, 2), at(1, 1), at(3, 1)] {
         let actions = pair.sender.on(grant(other)).unwrap();
-        assert_eq!(messages(&actions), [Message::Returned { at: other }]);
+        assert_eq!(said(&actions), [Message::Returned { at: other }]);
     }
 }
 
@@ -130,7 +117,7 @@ fn reader(slots: u32) -> (Receiver, impl Fn(u32, u64) -> ReceiverEvent) {
     let mut receiver = Receiver::new(config(slots, 1), 10).unwrap();
     receiver.on(ReceiverEvent::PeerUp { peer: A, session: SESSION, flow: Flow::Pull, slots: 4 }).unwrap();
     let want = ReceiverEvent::Want { peer: A, request: name("r"), chunks: chunks(4), deadline: None };
-    let wanted = messages(&receiver.on(want).unwrap());
+    let wanted = said(&receiver.on(want).unwrap());
     let Some(Message::Want { ticket, .. }) = wanted.into_iter().next() else { panic!("no want") };
     let shipped = move |slot, generation| {
         let message = Message::Shipped { at: at(slot, generation), ticket, sequence: slot };
@@ -148,10 +135,10 @@ fn a_slot_that_is_being_read_is_not_said_to_be_consumed() {
     receiver.on(ReceiverEvent::PeerDown { peer: A }).unwrap();
     assert_eq!(receiver.on(shipped(0, 1)).unwrap(), []);
     for at in [at(1, 1), at(0, 2)] {
-        let said = messages(&receiver.on(shipped(at.slot, at.generation)).unwrap());
+        let heard = said(&receiver.on(shipped(at.slot, at.generation)).unwrap());
         assert!(
-            matches!(said[..], [Message::Abort { ticket: Ticket(0), answer: false, reason: Reason::PeerLost, .. }, Message::Consumed { at: it }] if it == at),
-            "{said:?}"
+            matches!(heard[..], [Message::Abort { ticket: Ticket(0), answer: false, reason: Reason::PeerLost, .. }, Message::Consumed { at: it }] if it == at),
+            "{heard:?}"
         );
     }
 }
@@ -163,7 +150,7 @@ fn no_more_is_read_at_a_time_than_there_are_slots() {
     assert_eq!(receiver.on(shipped(1, 1)).unwrap(), []);
     receiver.on(ReceiverEvent::ReadEnded { slot: 0, ok: true }).unwrap();
     let actions = receiver.on(ReceiverEvent::Scattered { slot: 0, ok: true }).unwrap();
-    assert_eq!(messages(&actions), [Message::Consumed { at: at(0, 1) }]);
+    assert_eq!(said(&actions), [Message::Consumed { at: at(0, 1) }]);
     assert_eq!(actions.iter().filter(|action| matches!(action, Action::Read(_))).count(), 1, "{actions:?}");
 }
 
@@ -175,7 +162,7 @@ fn a_lost_peer_leaves_what_is_under_way_here_alone() {
     pair.offer("r", 2, None);
     pair.want("r", 2);
     pair.sender.on(SenderEvent::Gathered { slot: 0, ok: true }).unwrap();
-    let shipped = messages(&pair.sender.on(SenderEvent::WriteEnded { slot: 0, ok: true }).unwrap());
+    let shipped = said(&pair.sender.on(SenderEvent::WriteEnded { slot: 0, ok: true }).unwrap());
     let frame = Frame { session: SESSION, message: shipped[0].clone() };
     pair.receiver.on(ReceiverEvent::Message { peer: A, frame }).unwrap();
     assert_eq!(pair.receiver.count(State::Scattering), 1);

@@ -1,16 +1,9 @@
 //! What a sender hears of chunks whose request failed at the receiver: first that it failed, and only then that they are consumed.
 //! The last one consumed would be the end of a request that went well.
 
-use super::pair::{A, both, chunks, config, name};
-use kvreshard::ring::{
-    Action, Flow, Frame, Message, Reason, Receiver, ReceiverEvent, Role, Session, SlotUse, State, Ticket,
-};
-
-const SESSION: Session = Session { receiver: 10, sender: 20 };
-
-fn at(slot: u32, generation: u64) -> SlotUse {
-    SlotUse { slot, generation }
-}
+use super::alone::{SESSION, at, hear, receiver, said, want};
+use super::pair::{A, SLOT, both, name};
+use kvreshard::ring::{Flow, Message, Reason, Receiver, ReceiverEvent, Role, SlotUse, State, Ticket};
 
 fn aborted(reason: Reason) -> Message {
     Message::Abort { ticket: Ticket(0), floor: Ticket(0), from: Role::Receiver, answer: false, reason }
@@ -27,27 +20,24 @@ struct Wanting(Receiver);
 
 impl Wanting {
     fn new(flow: Flow, first: u64) -> Self {
-        let mut receiver = Receiver::new(config(2, 1), 10).unwrap();
-        receiver.on(ReceiverEvent::PeerUp { peer: A, session: SESSION, flow, slots: 4 }).unwrap();
+        let mut receiver = receiver(flow, 2, 4);
         for (request, count) in [("first", first), ("second", 1)] {
-            let chunks = chunks(count);
-            receiver.on(ReceiverEvent::Want { peer: A, request: name(request), chunks, deadline: None }).unwrap();
+            receiver.on(want(request, count)).unwrap();
         }
         Self(receiver)
     }
 
     /// What is said upon an event; transfers, kernels and reports are not.
     fn on(&mut self, event: ReceiverEvent) -> Vec<Message> {
-        let said = |action| if let Action::Send { frame, .. } = action { Some(frame.message) } else { None };
-        self.0.on(event).unwrap().into_iter().filter_map(said).collect()
+        said(&self.0.on(event).unwrap())
     }
 
-    fn hear(&mut self, message: Message) -> Vec<Message> {
-        self.on(ReceiverEvent::Message { peer: A, frame: Frame { session: SESSION, message } })
+    fn hears(&mut self, message: Message) -> Vec<Message> {
+        self.on(hear(SESSION, message))
     }
 
     fn shipped(&mut self, at: SlotUse, ticket: u64, sequence: u32) -> Vec<Message> {
-        self.hear(Message::Shipped { at, ticket: Ticket(ticket), sequence })
+        self.hears(Message::Shipped { at, ticket: Ticket(ticket), sequence })
     }
 
     /// Brings the first chunk of ticket 0 as far as its scatter, and says which use of a slot it came in.
@@ -82,9 +72,9 @@ fn a_scatter_that_fails_is_told_before_its_chunk_is_consumed() {
         let told = wanting.on(ReceiverEvent::Tick);
         assert!(told.contains(&aborted(Reason::Kernel)), "{told:?}");
         assert!(!told.contains(&Message::Consumed { at }), "{told:?}");
-        assert_eq!(wanting.hear(answered())[0], Message::Consumed { at });
+        assert_eq!(wanting.hears(answered())[0], Message::Consumed { at });
         // Said once; and as often as it is asked for from now on.
-        assert!(!wanting.hear(answered()).contains(&Message::Consumed { at }));
+        assert!(!wanting.hears(answered()).contains(&Message::Consumed { at }));
         assert_eq!(wanting.shipped(at, 0, 0), [Message::Consumed { at }]);
     });
 }
@@ -94,7 +84,7 @@ fn a_read_that_fails_is_told_before_its_chunk_is_consumed() {
     let mut wanting = Wanting::new(Flow::Pull, 1);
     assert_eq!(wanting.shipped(at(3, 5), 0, 0), []);
     assert_eq!(wanting.on(ReceiverEvent::ReadEnded { slot: 0, ok: false }), [aborted(Reason::Transfer)]);
-    assert_eq!(wanting.hear(answered()), [Message::Consumed { at: at(3, 5) }]);
+    assert_eq!(wanting.hears(answered()), [Message::Consumed { at: at(3, 5) }]);
 }
 
 /// A chunk that comes when the request is over, in a slot granted before.
@@ -106,7 +96,7 @@ fn a_chunk_that_nobody_waits_for_is_consumed_once_the_peer_knows() {
         assert_eq!(given_up, [aborted(Reason::Cancelled)]);
         assert_eq!(wanting.shipped(at(0, 1), 0, 0), []);
         assert_eq!(wanting.shipped(at(1, 1), 0, 1), []);
-        let said = wanting.hear(answered());
+        let said = wanting.hears(answered());
         assert_eq!(said[..2], [at(0, 1), at(1, 1)].map(|at| Message::Consumed { at }));
     });
 }
@@ -120,7 +110,7 @@ fn chunks_that_are_not_read_any_more_are_consumed_once_the_peer_knows() {
     }
     let given_up = wanting.on(ReceiverEvent::Cancel { peer: A, request: name("first") });
     assert_eq!(given_up, [aborted(Reason::Cancelled)]);
-    assert_eq!(wanting.hear(answered()), [at(2, 1), at(3, 1)].map(|at| Message::Consumed { at }));
+    assert_eq!(wanting.hears(answered()), [at(2, 1), at(3, 1)].map(|at| Message::Consumed { at }));
     // The other two are being read.
     assert_eq!(wanting.on(ReceiverEvent::ReadEnded { slot: 1, ok: true }), [Message::Consumed { at: at(1, 1) }]);
     assert_eq!(wanting.on(ReceiverEvent::ReadEnded { slot: 0, ok: false }), [Message::Consumed { at: at(0, 1) }]);
@@ -131,13 +121,13 @@ fn chunks_that_are_not_read_any_more_are_consumed_once_the_peer_knows() {
 fn nothing_is_granted_to_a_peer_that_does_not_know() {
     let (mut wanting, _) = Wanting::scattering(Flow::Push, 1);
     let granted = |said: &[Message]| said.iter().any(|message| matches!(message, Message::Grant { .. }));
-    wanting.hear(Message::Returned { at: at(1, 1) });
-    assert_eq!(wanting.on(ReceiverEvent::Tick), [Message::Grant { at: at(1, 2), bytes: super::pair::SLOT }]);
-    wanting.hear(Message::Returned { at: at(1, 2) });
+    wanting.hears(Message::Returned { at: at(1, 1) });
+    assert_eq!(wanting.on(ReceiverEvent::Tick), [Message::Grant { at: at(1, 2), bytes: SLOT }]);
+    wanting.hears(Message::Returned { at: at(1, 2) });
     assert!(!granted(&wanting.on(ReceiverEvent::Scattered { slot: 0, ok: false })));
     assert!(!granted(&wanting.on(ReceiverEvent::Tick)));
     assert_eq!(wanting.0.count(State::Free), 2);
-    assert!(granted(&wanting.hear(answered())));
+    assert!(granted(&wanting.hears(answered())));
 }
 
 /// A peer that says what it likes makes no list grow: of each slot the newest use is owed.
@@ -148,7 +138,7 @@ fn of_each_slot_one_use_is_owed() {
     for generation in [1, 7, 3] {
         assert_eq!(wanting.shipped(at(2, generation), 0, 0), []);
     }
-    assert_eq!(wanting.hear(answered()), [Message::Consumed { at: at(2, 7) }]);
+    assert_eq!(wanting.hears(answered()), [Message::Consumed { at: at(2, 7) }]);
 }
 
 /// What was still scattered when the session ended: the sender may not know yet that it is over.

@@ -224,5 +224,8 @@ fn a_hostile_receiver_cannot_fill_the_sender() {
 #[test]
 fn the_document_shows_the_table() {
     let document = include_str!("../../../../docs/protocol.md");
+    // Each row once, and a head of two lines for each of three tables.
+    let rows = table::markdown().lines().filter(|line| line.starts_with('|')).count();
+    assert_eq!(rows, table::TABLE.len() + 3 * 2);
     assert!(document.contains(&table::markdown()), "docs/protocol.md must hold this:\n\n{}", table::markdown());
 }

@@ -8,9 +8,11 @@
     reason = "a test says so by panicking"
 )]
 
+mod alone;
 mod bounds;
 mod edges;
 mod ends;
+mod late;
 mod machines;
 mod messages;
 mod pair;
