@@ -1,6 +1,6 @@
 //! What must hold in every state, and which states are the end.
 
-use kvreshard::ring::{Message, Peer, State};
+use kvreshard::ring::{Message, Peer, ReceiverEvent, SenderEvent, State};
 
 use super::host::Checked;
 use super::{Budget, Life, Node, Op, Place, Setup, World};
@@ -148,8 +148,8 @@ impl World {
         Ok(())
     }
 
-    /// Whether all is over: every request has ended, every slot of a living process is free. Slots that a dead peer may still touch
-    /// stay in quarantine until the host knows better.
+    /// Whether all is over: every request has ended, every slot of a living process is free, and nobody has anything left to say.
+    /// Slots that a dead peer may still touch stay in quarantine until the host knows better.
     pub fn settled(&self, setup: &Setup) -> bool {
         let Budget { drops, doubles, early_ticks, .. } = setup.budget;
         // Where nothing worse happens than a bad network, every request is served.
@@ -167,6 +167,20 @@ impl World {
             (here || !self.alive(receiver)) && (there || !self.alive(sender))
         });
         let free = |node| self.slots(node).iter().all(|&(_, state, ..)| state == State::Free);
-        requests && self.nodes().filter(|&node| self.alive(node)).all(free)
+        requests && self.nodes().filter(|&node| self.alive(node)).all(|node| free(node) && self.is_quiet(setup, node))
+    }
+
+    /// Whether a node says nothing more by itself, however long nobody says anything to it.
+    fn is_quiet(&self, setup: &Setup, node: Node) -> bool {
+        match node {
+            Node::Receiver(at) => {
+                let mut receiver = self.receivers[at].clone();
+                (0..setup.ring.resend).all(|_| receiver.on(ReceiverEvent::Tick).unwrap().is_empty())
+            }
+            Node::Sender(at) => {
+                let mut sender = self.senders[at].clone();
+                (0..setup.staging.resend).all(|_| sender.on(SenderEvent::Tick).unwrap().is_empty())
+            }
+        }
     }
 }

@@ -157,8 +157,6 @@ impl Receiver {
                     partner.consumed(peer, cargo.ticket, at, out);
                 }
             }
-            // The peer has not heard that the last use is over; an honest one says nothing new before.
-            Some(known) if known.waiting.is_some() => {}
             _ => {
                 let wanted = partner.requests.get_mut(&cargo.ticket).is_some_and(|wanted| wanted.see(cargo.sequence));
                 let waiting = wanted.then_some(cargo);

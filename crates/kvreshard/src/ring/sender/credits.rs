@@ -73,7 +73,7 @@ impl Sender {
         if at.generation <= known.generation || busy {
             return Ok(());
         }
-        partner.credits.insert(at.slot, Credit { generation: at.generation, bytes, cargo: None, ..known });
+        partner.credits.insert(at.slot, Credit { generation: at.generation, bytes, ..known });
         partner.step_credit(&rules, at.slot, Step::Grant)?;
         if let (State::Shipped, Some(cargo)) = (known.state, known.cargo) {
             // The receiver used the slot again, so it has what was there.
