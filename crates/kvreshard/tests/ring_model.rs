@@ -16,7 +16,7 @@ mod ring_world;
 use kvreshard::ring::table::{Row, TABLE, owner};
 use kvreshard::ring::{Flow, Place, Rules, State, Step};
 use ring_world::explore::explore;
-use ring_world::{Budget, Setup};
+use ring_world::{Budget, Setup, config};
 
 const FLOWS: [Flow; 2] = [Flow::Push, Flow::Pull];
 const KIND: Budget = Budget {
@@ -96,6 +96,8 @@ fn requests_may_be_given_up_and_fail_at_any_time() {
         holds(setup(flow, CHUNKS, 2).with(Budget { failures: 1, doubles: 1, ..KIND }));
         holds(setup(flow, CHUNKS, 2).with(Budget { cancels: 1, doubles: 1, ..KIND }));
         holds(setup(flow, TWO, 1).with(Budget { failures: 1, ..KIND }));
+        // Chunks of two requests wait for one slot while one of the two is given up.
+        holds(Setup { ring: config(1, 1), ..setup(flow, TWO, 2).with(Budget { cancels: 1, ..KIND }) });
     }
 }
 
