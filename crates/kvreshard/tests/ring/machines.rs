@@ -1,10 +1,11 @@
 //! What receiver and sender refuse, ignore and promise.
 
+use super::alone::{SESSION, at, heed, said};
 use super::pair::{A, B, Pair, SLOT, chunks, config, name};
 use kvreshard::Error;
 use kvreshard::ring::{
-    Action, Chunks, Config, Flow, Frame, Message, Peer, Reason, Receiver, ReceiverEvent, Report, Role, Sender,
-    SenderEvent, Session, SlotUse, State, Ticket, table,
+    Action, Chunks, Config, Flow, Frame, Message, Peer, Place, Reason, Receiver, ReceiverEvent, Report, Role, Rules,
+    Sender, SenderEvent, Session, SlotUse, State, Step, Ticket, table,
 };
 
 #[test]
@@ -228,4 +229,22 @@ fn the_document_shows_the_table() {
     let rows = table::markdown().lines().filter(|line| line.starts_with('|')).count();
     assert_eq!(rows, table::TABLE.len() + 3 * 2);
     assert!(document.contains(&table::markdown()), "docs/protocol.md must hold this:\n\n{}", table::markdown());
+}
+
+/// The checker looks for faults that it puts into the rules. Printed with a fault, a machine has how many rules it goes by, not which.
+#[test]
+fn a_machine_goes_by_the_rules_that_it_is_given() {
+    let granted = |rules: Rules| {
+        let mut sender = Sender::with_rules(config(2, 1), SESSION.sender, rules).unwrap();
+        sender.on(SenderEvent::PeerUp { peer: A, session: SESSION, flow: Flow::Push, slots: 2 }).unwrap();
+        let actions = sender.on(heed(SESSION, Message::Grant { at: at(0, 1), bytes: SLOT }));
+        (actions.map(|actions| said(&actions)), format!("{sender:?}"))
+    };
+    let (heard, text) = granted(Rules::default());
+    assert_eq!(heard.unwrap(), [Message::Returned { at: at(0, 1) }]);
+    assert!(text.contains(&format!("Rules({} rows)", table::TABLE.len())), "{text}");
+    let lacking = table::TABLE.iter().filter(|row| (row.place, row.step) != (Place::Credit, Step::Grant));
+    let (heard, _) = granted(Rules::injected(lacking.copied().collect()));
+    let illegal = heard.unwrap_err();
+    assert!(matches!(&illegal, Error::Ring { expected, .. } if expected == "not legal: a grant"), "{illegal}");
 }
