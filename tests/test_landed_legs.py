@@ -1,0 +1,186 @@
+"""Chunks of one peer's part of a request that land in slots and are scattered from there."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("msgspec")
+
+from kvreshard.nixl.errors import PeerLost
+from kvreshard.nixl.events import Telemetry
+from kvreshard.nixl.landed import LandedLeg
+from kvreshard.nixl.landing import Lander, Landing
+from kvreshard.nixl.memory import Memory
+from kvreshard.nixl.staging import Fence, Size, area
+from tests.legs import NOTICE, Two
+from tests.scripted import LOST
+
+
+class Kernel:
+    """A scatter that is over when it is said to be."""
+
+    def __init__(self) -> None:
+        self.over, self.waited = False, False
+
+    def query(self) -> bool:
+        return self.over
+
+    def synchronize(self) -> None:
+        self.waited = True
+
+
+class Landed:
+    """A leg of three chunks of 16 bytes, over two slots."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, notice: bytes = NOTICE) -> None:
+        self.two = Two()
+        self.two.peer = SimpleNamespace(name="there", connected=True)
+        memory = Memory(self.two.wrapped)
+        self.landing = Landing(self.two.wrapped, memory)
+        self.landing.open(area(Size.of(1024, 256), ("DRAM", 0), memory))
+        self.kernels: list[Kernel] = []
+        chunks: Any = [SimpleNamespace(reads=self._reads) for _ in range(3)]
+        lander: Any = Lander(SimpleNamespace(), SimpleNamespace())  # type: ignore[arg-type]
+        self.leg = LandedLeg(self.two.wrapped, self.two.peer, self.landing, lander, chunks, "DRAM", notice)
+        monkeypatch.setattr("kvreshard.nixl.staging.Area.move", self._move)
+
+    def _reads(self, address: int, device: int) -> Any:
+        assert device == 0
+        ours = np.array([[address, 16, 0], [address + 16, 8, 0]], np.uint64)
+        theirs = np.array([[self.two.theirs.ctypes.data, 16, 0], [self.two.theirs.ctypes.data + 16, 8, 0]], np.uint64)
+        return ours, theirs
+
+    def _move(self, mover: Any, chunk: Any, slot: int, *, gather: bool) -> Fence:
+        assert gather is False
+        self.kernels.append(Kernel())
+        return Fence(self.kernels[-1])
+
+
+@pytest.fixture
+def landed(monkeypatch: pytest.MonkeyPatch) -> Landed:
+    return Landed(monkeypatch)
+
+
+def test_chunks_land_and_are_scattered(landed: Landed) -> None:
+    leg, made = landed.leg, landed.two.fabric.made
+    assert (leg.state, leg.held, leg.waiting) == ("ready", 0, False)
+    landed.two.fabric.held = lambda handle: True
+    leg.start()
+    assert (leg.state, leg.held, leg.waiting, landed.landing.free) == ("running", 1, True, 3)
+    for _ in range(5):
+        leg.advance()
+    # All it needs: one slot is left.
+    assert (leg.held, leg.waiting, landed.landing.free, len(made)) == (3, False, 1, 3)
+    landed.two.fabric.held = lambda handle: handle is made[2]
+    leg.advance()
+    assert (leg.held, len(landed.kernels), landed.two.other.heard) == (3, 2, {})
+    landed.kernels[0].over = True
+    leg.advance()
+    assert (leg.held, landed.landing.free) == (2, 2)
+    landed.two.fabric.held = lambda handle: False
+    leg.advance()
+    # The peer's pages are not needed any more, and it is told so once; this side's still are.
+    assert (leg.state, leg.held, landed.two.other.heard) == ("running", 2, {"here": [NOTICE]})
+    leg.advance()
+    landed.kernels[1].over = landed.kernels[2].over = True
+    leg.advance()
+    assert (leg.state, leg.held, landed.landing.free, leg.moving) == ("done", 0, 4, False)
+    assert landed.two.other.heard == {"here": [NOTICE]}
+    assert leg.measured == [Telemetry("there", 6, 72, 0.0, 0.0, False)]
+    assert landed.landing._takers == []
+    leg.stop()
+    assert leg.state == "done"
+
+
+def test_seconds_of_landed_reads_add_up(landed: Landed, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = SimpleNamespace(descCount=2, totalBytes=24, postDuration=3, xferDuration=7)
+    monkeypatch.setattr(landed.two.agent, "get_xfer_telemetry", lambda handle: found)
+    landed.leg.start()
+    landed.leg.advance()
+    landed.leg.advance()
+    (one,) = landed.leg.measured
+    assert (one.posted, one.bytes, one.prepared) == (6, 72, False)
+    assert one.post_seconds == pytest.approx(9e-6)
+    assert one.seconds == pytest.approx(21e-6)
+
+
+def test_a_landed_leg_that_is_stopped_waits_for_its_scatters(landed: Landed) -> None:
+    leg, made = landed.leg, landed.two.fabric.made
+    landed.two.fabric.held = lambda handle: handle is not made[0]
+    leg.start()
+    leg.advance()
+    assert (leg.held, len(landed.kernels)) == (2, 1)
+    leg.stop()
+    assert (leg.state, leg.held, leg.waiting, landed.landing.free) == ("stuck", 1, False, 2)
+    assert landed.landing._takers == [leg]
+    leg.advance()
+    assert leg.state == "stuck"
+    landed.kernels[0].over = True
+    leg.advance()
+    assert (leg.state, leg.held, landed.landing.free, landed.landing._takers) == ("ended", 0, 3, [])
+    landed.two.fabric.held = lambda handle: False
+    landed.landing.progress()
+    assert (landed.landing.free, len(made), landed.two.other.heard) == (4, 2, {})
+    leg.advance()
+    assert len(made) == 2
+
+
+def test_a_landed_leg_whose_request_failed_elsewhere_stops(landed: Landed) -> None:
+    leg = landed.leg
+    landed.two.fabric.held = lambda handle: True
+    leg.start()
+    leg.advance(go_on=False)
+    assert (leg.state, leg.held, landed.landing.free) == ("ended", 0, 3)
+
+
+def test_a_landed_leg_that_never_began_is_ended(landed: Landed) -> None:
+    landed.leg.cancel()
+    assert (landed.leg.state, landed.landing.free, landed.two.fabric.made) == ("ended", 4, [])
+
+
+def test_a_landed_leg_is_abandoned_when_its_scatters_are_over(landed: Landed) -> None:
+    leg, made = landed.leg, landed.two.fabric.made
+    landed.two.fabric.held = lambda handle: handle is not made[0]
+    leg.start()
+    leg.advance()
+    assert leg.abandon() == []
+    assert landed.kernels[0].waited
+    assert (leg.state, leg.held, landed.landing.free, landed.landing._takers) == ("ended", 0, 3, [])
+    ((peer, stage),) = landed.landing.abandon()
+    assert peer is landed.two.peer
+    left: Any = stage.handle
+    assert made[1:] == [left]
+    assert landed.landing.abandon() == []
+
+
+def unreachable(*_: Any) -> None:
+    raise LOST
+
+
+def test_a_landed_leg_that_cannot_tell_has_failed(landed: Landed, monkeypatch: pytest.MonkeyPatch) -> None:
+    landed.two.fabric.held = lambda handle: True
+    landed.leg.start()
+    landed.leg.advance()
+    landed.leg.advance()
+    landed.two.fabric.held = lambda handle: False
+    monkeypatch.setattr(landed.two.agent, "send_notif", unreachable)
+    landed.leg.advance()
+    assert (landed.leg.state, type(landed.leg.error)) == ("stuck", PeerLost)
+    for kernel in landed.kernels:
+        kernel.over = True
+    landed.leg.advance()
+    assert landed.leg.state == "ended"
+
+
+def test_without_a_notice_nobody_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    landed = Landed(monkeypatch, b"")
+    landed.leg.start()
+    for _ in range(3):
+        landed.leg.advance()
+        for kernel in landed.kernels:
+            kernel.over = True
+    assert (landed.leg.state, landed.two.fabric.told) == ("done", [])
