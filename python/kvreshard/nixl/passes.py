@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from math import prod
 
 import numpy as np
 
@@ -29,8 +30,7 @@ def measure_passes(
 
 def fit_passes(whole: tuple[float, int, int], turned: tuple[float, int, int]) -> tuple[float, float]:
     """Bytes a second, and seconds a piece; never below zero."""
-    sides = np.array([whole[1:], turned[1:]], float)
-    per_byte, piece = np.linalg.solve(sides, [whole[0], turned[0]])
+    per_byte, piece = np.linalg.solve([whole[1:], turned[1:]], [whole[0], turned[0]])
     if piece < 0:
         return whole[1] / whole[0], 0.0
     return 1 / max(float(per_byte), 1e-15), float(piece)
@@ -53,10 +53,10 @@ def _gather(target: str, repeats: int, clock: Callable[[], float]) -> tuple[floa
         begun = clock()
         gather(chunk, staging)
         times.append(clock() - begun)
-    pieces = PAGES * sum(int(np.prod([loop[0] for loop in tile.loops], dtype=np.int64)) for tile in tiles.shapes[0])
+    pieces = PAGES * sum(prod(loop[0] for loop in tile.loops) for tile in tiles.shapes[0])
     return float(np.median(times)), chunk.bytes, pieces
 
 
 def _rank(form: kvr.PageFormat, base: int) -> kvr.RankLayout:
     pages = kvr.Segment(kvr.Region(base, PAGES * form.page_bytes), form, pages=PAGES)
-    return kvr.RankLayout(engine="calibration", layers=[kvr.Layer("pages", [pages], totals={"h": 8})])
+    return kvr.RankLayout(engine="calibration", layers=[kvr.Layer("pages", [pages])])
