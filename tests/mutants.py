@@ -42,7 +42,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         for name in (
             "the_fit_of_passes_finds_the_constants_again",
             "a_piece_never_costs_less_than_nothing",
+            "bytes_never_cost_less_than_nothing",
             "passes_are_measured_at_their_extremes",
+            "passes_gather_scattered_pages_in_the_same_order_each_time",
             "of_the_repeats_the_median_counts",
         )
     ),

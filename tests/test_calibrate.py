@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 import kvreshard as kvr
+from kvreshard.kernels import mover
 from tests.connector_rank import Spec, publish, request, running, wait
 
 pytest.importorskip("nixl")
 
-from kvreshard.nixl import Connector, NotConnected, calibrate
+from kvreshard.nixl import Connector, NotConnected, calibrate, passes
 from kvreshard.nixl.calibrate import SIZES, Sample, fit, measure
 from kvreshard.nixl.passes import fit_passes, measure_passes
 
@@ -50,11 +53,42 @@ def test_a_piece_never_costs_less_than_nothing() -> None:
     assert fit_passes((2e-3, 1000, 10), (1e-3, 1000, 1000)) == (500_000.0, 0.0)
 
 
+def test_bytes_never_cost_less_than_nothing() -> None:
+    """Pieces that explain more than there is: twice as many take more than twice as long."""
+    assert fit_passes((1.0, 1000, 1000), (2.1, 1000, 2000)) == pytest.approx((1e15, 1.1e-3))
+
+
 def test_passes_are_measured_at_their_extremes() -> None:
     whole, turned = measure_passes(repeats=1)
     assert whole[1:] == (128 * 65536, 128)
     assert turned[1:] == (128 * 65536, 128 * 32768)
     assert min(whole[0], turned[0]) > 0
+
+
+def test_passes_gather_scattered_pages_in_the_same_order_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[list[int]] = []
+
+    def made(tiles: kvr.Tiles, memories: list[Any]) -> Any:
+        (memory,) = memories
+        assert (memory.dtype, memory.size) == (np.uint8, 128 * 65536)
+        memory.reshape(128, 65536)[...] = np.arange(128, dtype=np.uint8)[:, None]
+        real = mover(tiles, memories)
+
+        def gather(chunk: Any, staging: Any) -> None:
+            real.gather(chunk, staging)
+            assert (staging.dtype, staging.size) == (np.uint8, memory.size)
+            pages = staging.reshape(128, 65536)
+            assert (pages == pages[:, :1]).all()
+            found.append(pages[:, 0].tolist())
+
+        return SimpleNamespace(gather=gather)
+
+    monkeypatch.setattr(passes, "mover", made)
+    measure_passes(repeats=1)
+    # Once to warm up, once to measure, of either kind.
+    assert len(found) == 4
+    assert all(order == found[0] for order in found)
+    assert sorted(found[0]) == list(range(128)) != found[0]
 
 
 def test_of_the_repeats_the_median_counts() -> None:

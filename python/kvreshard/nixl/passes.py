@@ -20,6 +20,9 @@ PAGES = 128
 WHOLE, TURNED = "h n k[d] v[d]", "k[h d n] v[h d n]"
 """Pages of 64 KiB: one piece each between equal ones, 32,768 pieces of 2 bytes from the one format to the other."""
 
+NOWHERE = 1 << 40
+"""Where the target's pages would be: nothing is written to them, so they need no memory."""
+
 
 def measure_passes(
     *, repeats: int = 5, clock: Callable[[], float] = time.perf_counter
@@ -37,14 +40,12 @@ def fit_passes(whole: tuple[float, int, int], turned: tuple[float, int, int]) ->
 
 
 def _gather(target: str, repeats: int, clock: Callable[[], float]) -> tuple[float, int, int]:
-    source = kvr.PageFormat(WHOLE, h=8, n=16, d=128, dtype="bf16")
+    source, turned = _format(WHOLE), _format(target)
     memory = np.zeros(PAGES * source.page_bytes, np.uint8)
-    # Nothing is written to the target, so it needs no memory.
-    there = _rank(kvr.PageFormat(target, h=8, n=16, d=128, dtype="bf16"), 1 << 40)
-    plan = kvr.plan(there, _rank(source, memory.ctypes.data))
+    plan = kvr.plan(_rank(turned, NOWHERE), _rank(source, memory.ctypes.data))
     tiles = plan.packed_tiles("remote")
     order = np.random.default_rng(1).permutation(PAGES)
-    request = kvr.Request((0, PAGES * 16), [kvr.Blocks(range(PAGES))], [kvr.Blocks(order)])
+    request = kvr.Request((0, PAGES * source.extents["n"]), [kvr.Blocks(range(PAGES))], [kvr.Blocks(order)])
     (chunk,) = plan.pair(request).chunks(tiles, memory.nbytes)
     gather, staging = mover(tiles, [memory]).gather, np.empty(memory.nbytes, np.uint8)
     gather(chunk, staging)
@@ -55,6 +56,10 @@ def _gather(target: str, repeats: int, clock: Callable[[], float]) -> tuple[floa
         times.append(clock() - begun)
     pieces = PAGES * sum(prod(loop[0] for loop in tile.loops) for tile in tiles.shapes[0])
     return float(np.median(times)), chunk.bytes, pieces
+
+
+def _format(notation: str) -> kvr.PageFormat:
+    return kvr.PageFormat(notation, h=8, n=16, d=128, dtype="bf16")
 
 
 def _rank(form: kvr.PageFormat, base: int) -> kvr.RankLayout:
