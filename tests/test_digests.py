@@ -121,6 +121,21 @@ def test_what_one_side_lacks_is_not_looked_at() -> None:
     assert sorted(WHOLE.digests(Side(WHOLE.memory, renamed, WHOLE.ids))) == ["layers.1"]
 
 
+def test_an_axis_that_one_side_lacks_names_no_element() -> None:
+    """One latent head for all: a format may have it as an axis of one, or not at all."""
+    memory = np.arange(TOKENS * D, dtype=np.uint16)
+    sides = []
+    for notation, extents in (("n k[d]", {}), ("h n k[d]", {"h": 1})):
+        form = kvr.PageFormat(notation, extents={**extents, "n": TOKENS, "d": D}, types={"k": "i16"})
+        region = kvr.Region(memory.ctypes.data, memory.nbytes)
+        layout = kvr.RankLayout(engine="e", layers=[kvr.Layer("layers.0", [kvr.Segment(region, form, pages=1)])])
+        sides.append(Side(memory, layout, [0]))
+    without, one = sides
+    assert kvr.plan(without.layout, one.layout)
+    assert without.digests(one) == one.digests(without) != {}
+    assert without.digests(one) == without.digests(without)
+
+
 Change = Callable[[Side], None]
 
 

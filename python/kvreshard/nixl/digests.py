@@ -75,12 +75,15 @@ def digests(
         pages: dict[int, Any] = {}
         for component in sorted(mine.keys() & its.keys()):
             both = [_hull(parts) for parts in (mine[component], its[component])]
-            common = {axis: _meet(span, both[1].get(axis, span)) for axis, span in both[0].items()} | {"n": wanted}
+            # An axis that one side lacks is of one index on the other, or they have no plan: it names no element.
+            common = {axis: _meet(both[0][axis], both[1][axis]) for axis in both[0].keys() & both[1].keys()}
+            common["n"] = wanted
+            alone = {axis: low for hull in both for axis, (low, _) in hull.items() if axis not in common}
             axes = sorted(common)
             if any(low >= high for low, high in common.values()):
                 continue
             for at in sampled(component, [common[axis] for axis in axes], samples, seed):
-                index = dict(zip(axes, at, strict=True))
+                index = {**alone, **dict(zip(axes, at, strict=True))}
                 here = next((part for part in mine[component] if part.has(index)), None)
                 if here is None or not any(part.has(index) for part in its[component]):
                     continue
