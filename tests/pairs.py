@@ -23,6 +23,22 @@ SLOT = 2 * PAGE
 STAGING: dict[str, Any] = {"staging": 12 * SLOT, "slot_bytes": SLOT}
 
 
+class Patience:
+    """How long a test looks for what has to come: 1.5 seconds of many looks, or 5 of few, where other work keeps the
+    machine.
+    """
+
+    def __init__(self) -> None:
+        self._begun, self._looks = time.monotonic(), 0
+
+    @property
+    def lasts(self) -> bool:
+        """Whether to look once more."""
+        self._looks += 1
+        waited = time.monotonic() - self._begun
+        return waited < 1.5 or (waited < 5 and self._looks < 1000)
+
+
 class Pair:
     """Two connectors that know each other, and the pages of both."""
 
@@ -46,9 +62,9 @@ class Pair:
     def until(self, *wanted: str) -> tuple[list[Event], list[Event]]:
         """Turns until `here` has seen events of these kinds, of which a failure must be one if there is any."""
         seen: tuple[list[Event], list[Event]] = [], []
-        ends = time.monotonic() + 5
+        patience = Patience()
         while not set(wanted) <= {type(event).__name__ for event in seen[0]}:
-            assert time.monotonic() < ends, seen
+            assert patience.lasts, seen
             for some, more in zip(seen, self.turns(1), strict=True):
                 some.extend(more)
             assert "Failed" in wanted or not any(isinstance(event, Failed) for event in seen[0]), seen
@@ -107,9 +123,9 @@ class Kernels:
 
 def failure(pair: Pair, *others: Connector) -> tuple[Failed, list[Event]]:
     """Looks until a request has failed; what else was seen."""
-    seen, ends = list[Event](), time.monotonic() + 5
+    seen, patience = list[Event](), Patience()
     while not any(isinstance(event, Failed) for event in seen):
-        assert time.monotonic() < ends
+        assert patience.lasts
         seen += pair.turns(1)[0]
         for other in others:
             other.poll()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -30,7 +29,7 @@ from kvreshard.nixl.control import Ask, Done
 from kvreshard.nixl.staging import Fence
 from tests.connector_rank import publish, request
 from tests.fabric import Fabric
-from tests.pairs import STAGING, THERE, Pair, pages
+from tests.pairs import STAGING, THERE, Pair, Patience, pages
 from tests.told import told
 
 
@@ -47,11 +46,11 @@ def lost(kind: type) -> Any:
     return lambda sender, receiver, message: control.is_control(message) and isinstance(control.decode(message), kind)
 
 
-def ended(pair: Pair, seconds: float = 5.0) -> tuple[Failed, list[Event]]:
+def ended(pair: Pair) -> tuple[Failed, list[Event]]:
     """Looks until a request has failed; what else was seen."""
-    seen, ends = list[Event](), time.monotonic() + seconds
+    seen, patience = list[Event](), Patience()
     while not any(isinstance(event, Failed) for event in seen):
-        assert time.monotonic() < ends
+        assert patience.lasts
         seen += pair.turns(1)[0]
     failed = next(event for event in seen if isinstance(event, Failed))
     return failed, [event for event in seen if event is not failed]
@@ -156,9 +155,9 @@ def test_a_producer_that_ends_before_it_has_confirmed(fabric: Fabric) -> None:
     fabric.agents["there"].end()
     fabric.lost = lambda *_: False
     seen: list[Event] = []
-    ends = time.monotonic() + 5
+    patience = Patience()
     while len(seen) < 2:
-        assert time.monotonic() < ends
+        assert patience.lasts
         seen += pair.here.poll()
     failed = next(event for event in seen if isinstance(event, Failed))
     down = next(event for event in seen if isinstance(event, PeerDown))
@@ -241,7 +240,7 @@ def test_of_two_producers_the_one_that_has_not_confirmed_is_named(fabric: Fabric
         for producer in (pair.there, other):
             producer.expect(id, readers=1)
         fabric.lost = lambda sender, receiver, message: receiver == "other" and lost(Done)(sender, receiver, message)
-        pair.here.read_all(parts, id=id, strategy="direct", fence=True, deadline=0.8)
+        pair.here.read_all(parts, id=id, strategy="direct", fence=True, deadline=0.3)
         for _ in range(3):
             assert pair.turns(1)[0] == []
             other.poll()
@@ -279,7 +278,9 @@ def test_a_source_that_is_done_is_not_needed_any_more(fabric: Fabric) -> None:
     pair.here.gone("other")
     fabric.agents["other"].end()
     seen: list[Event] = []
+    patience = Patience()
     while len(seen) < 3:
+        assert patience.lasts
         seen += pair.here.poll()
     assert {type(event) for event in seen} == {PeerDown, Failed, Freed}
     (down,) = [event for event in seen if isinstance(event, PeerDown)]

@@ -31,7 +31,7 @@ from kvreshard.nixl.staging import Fence
 from tests.connector_rank import publish, request
 from tests.fabric import Fabric
 from tests.marked import reader, writer
-from tests.pairs import HERE, SLOT, STAGING, THERE, Pair, changed, other_agent, pages, tokens
+from tests.pairs import HERE, SLOT, STAGING, THERE, Pair, Patience, changed, other_agent, pages, tokens
 from tests.scripted import BROKEN
 
 
@@ -45,9 +45,9 @@ def test_a_host_passes_on_what_its_agent_hears(fabric: Fabric) -> None:
     agent.heard["stranger"] = [b"a word of the host's"]
     seen: list[Event] = []
     rest: dict[str, list[bytes]] = {}
-    ends = time.monotonic() + 5
+    patience = Patience()
     while not seen:
-        assert time.monotonic() < ends
+        assert patience.lasts
         pair.there.poll()
         rest |= host.feed(agent.get_new_notifs())
         seen += host.poll()
@@ -147,9 +147,9 @@ def test_a_thread_serves_while_the_body_runs(fabric: Fabric) -> None:
         assert serving is pair.there
         pair.here.read(pair.peer, pages(4), id="r", strategy="packed", fence=True)
         seen: list[Event] = []
-        ends = time.monotonic() + 5
+        patience = Patience()
         while not seen:
-            assert time.monotonic() < ends
+            assert patience.lasts
             seen = pair.here.poll(timeout=0.05)
     assert [type(event) for event in seen] == [Finished]
     # What happened meanwhile is kept.
@@ -263,18 +263,18 @@ def test_a_contact_is_made_by_the_edge(fabric: Fabric) -> None:
 def test_a_lease_that_ends_ends_what_gathers_the_pages(fabric: Fabric, flow: Any) -> None:
     pair = Pair(flow=flow)
     fabric.held = lambda handle: True
-    pair.there.expect("r", readers=1, lease=0.5)
+    pair.there.expect("r", readers=1, lease=0.25)
     pair.there.expect("s", readers=1)
     pair.here.read(pair.peer, pages(4), id="r", strategy="packed")
     pair.here.read(pair.peer, pages(4), id="s", strategy="packed")
     assert pair.turns(5) == ([], [])
-    time.sleep(0.5)
+    time.sleep(0.25)
     here, there = pair.turns(5)
     assert there == [LeaseEnded("r", (), 1)]
     fabric.held = lambda handle: False
-    ends = time.monotonic() + 5
+    patience = Patience()
     while len(here) < 2:
-        assert time.monotonic() < ends
+        assert patience.lasts
         here += pair.turns(1)[0]
     assert sorted((type(event).__name__, event.id) for event in here if isinstance(event, Failed | Finished)) == [
         ("Failed", "r"),
@@ -411,15 +411,15 @@ def test_a_reader_prolongs_a_lease_no_further_than_is_said(fabric: Fabric) -> No
     for id in ("r", "s"):
         pair.here.read(pair.peer, pages(1), id=id, strategy="direct", fence=True)
     seen: list[Event] = []
-    ends = time.monotonic() + 5
+    patience = Patience()
     while not seen:
-        assert time.monotonic() < ends
+        assert patience.lasts
         seen += pair.turns(1)[1]
     assert seen == [LeaseEnded("r", (), 1)]
     fabric.held = lambda handle: False
     ended: set[tuple[str, str]] = set()
     while len(ended) < 2:
-        assert time.monotonic() < ends
+        assert patience.lasts
         here = pair.turns(1)[0]
         ended |= {(type(event).__name__, event.id) for event in here if isinstance(event, Failed | Finished)}
     assert ended == {("Failed", "r"), ("Finished", "s")}
