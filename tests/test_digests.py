@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,6 +15,8 @@ from kvreshard.kernels.memory import Span, span
 from kvreshard.nixl.digests import digests
 from kvreshard.nixl.errors import Unsupported
 from kvreshard.probe import ProbeError
+from kvreshard.probe.contact import sampled
+from tests.told import told
 
 H, D, TOKENS = 4, 8, 32
 TYPES = {"k": "i16", "v": "i16"}
@@ -136,6 +140,77 @@ def test_an_axis_that_one_side_lacks_names_no_element() -> None:
     assert without.digests(one) == without.digests(without)
 
 
+def hashed(tokens: tuple[int, int], samples: int, seed: int) -> str:
+    """The digest of what the engine has stored of those tokens: names, places and bytes."""
+    digest = hashlib.sha256()
+    for component in ("k", "v"):
+        for at in sampled(component, [(0, D), (0, H), tokens], samples, seed):
+            channel, head, token = (np.asarray(index) for index in at)
+            digest.update(f"{component} {at} ".encode() + value(component, head, token, channel).tobytes())
+    return digest.hexdigest()
+
+
+@pytest.mark.parametrize(("samples", "seed"), [(64, 0), (10, 3), (5000, 1)])
+def test_a_digest_is_of_names_places_and_bytes(samples: int, seed: int) -> None:
+    """The two ends need not be of one version, so this stays as it is."""
+    smaller, larger = SIDES["token-major, smaller pages"], SIDES["K and V apart, larger pages"]
+    for peer, tokens, looked in (
+        (WHOLE, (0, 32), (0, 16)),
+        (WHOLE, (17, 32), (17, 32)),
+        (WHOLE, (5, 9), (5, 9)),
+        (smaller, (0, 32), (0, 8)),
+        (smaller, (9, 32), (9, 16)),
+        (larger, (0, 32), (0, 16)),
+    ):
+        found = WHOLE.digests(peer, tokens, samples=samples, seed=seed)
+        assert found == dict.fromkeys(("layers.0", "layers.1"), hashed(looked, samples, seed)), tokens
+
+
+def test_pages_are_found_where_the_layout_says() -> None:
+    """Blocks of two pages, of the second group, of tokens from 16 on, with gaps between pages; an allocation a layer,
+    one beside the other.
+    """
+    form = kvr.PageFormat("h n k[d] v[d]", extents={"h": H, "n": 8, "d": D}, types=TYPES)
+    stride, pages = form.page_bytes + 64, 8
+    size = pages * stride - 64
+    memory = np.zeros(2 * size, np.uint8)
+    layers = []
+    for number in range(2):
+        region = kvr.Region(memory.ctypes.data + number * size, size)
+        segment = kvr.Segment(region, form, pages=pages, page_stride=stride)
+        layers.append(kvr.Layer(f"layers.{number}", [segment], totals={"h": H}, group=1))
+        # The list has block 3, of pages 6 and 7: the last of the allocation.
+        for page, token in ((6, 16), (7, 24)):
+            start = number * size + page * stride
+            fill(memory[start : start + form.page_bytes], form, 0, token)
+    groups = [kvr.Group("tokens"), kvr.Group("tokens", pages_per_block=2)]
+    layout = kvr.RankLayout(engine="e", layers=layers, groups=groups)
+    spans = [Span(memory.ctypes.data + at, size, None, None) for at in (size, 0)]
+
+    def found(tokens: tuple[int, int], ids: list[int] | None = None) -> dict[str, str]:
+        blocks = [kvr.Blocks([]), kvr.Blocks(ids or [3], 16)]
+        return digests(layout, WHOLE.layout, spans, blocks, tokens, 64, 0)
+
+    for tokens in ((16, 32), (24, 32), (30, 31)):
+        assert found(tokens) == WHOLE.digests(Side(memory, layout, []), tokens), tokens
+    for tokens, at in (((8, 16), 8), ((32, 40), 32)):
+        with pytest.raises(ProbeError) as caught:
+            found(tokens)
+        assert str(caught.value) == f"layer layers.0: token {at} is in none of the 1 blocks given"
+    with pytest.raises(ProbeError) as outside:
+        found((16, 32), [4])
+    assert str(outside.value) == "layer layers.0: block 4 is outside the 8 pages"
+
+
+def test_elements_that_nobody_holds_are_passed_over() -> None:
+    """Planes of the first and the last head: samples of those between are of no part, and others follow."""
+    ends = side(16, (0, 4), [("n k[d] v[d]", {"h": (head, head + 1)}) for head in (0, 3)])
+    found = WHOLE.digests(ends, samples=1000)
+    assert found == ends.digests(WHOLE, samples=1000)
+    page_of(ends, segment=1)[...] = 0
+    assert ends.digests(WHOLE, samples=1000)["layers.1"] != found["layers.1"]
+
+
 Change = Callable[[Side], None]
 
 
@@ -193,7 +268,7 @@ def test_planes_that_changed_places_are_told() -> None:
     assert planes.digests(WHOLE)["layers.1"] != WHOLE.digests(planes)["layers.1"]
 
 
-def test_device_memory_is_read_through_its_tensor() -> None:
+def test_device_memory_is_read_through_its_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
     """The path that tensors on a device take, with a tensor that lies in host memory."""
     torch = pytest.importorskip("torch")
     there = side(16, (0, 4), [("h n k[d] v[d]", {})], device=3)
@@ -204,8 +279,13 @@ def test_device_memory_is_read_through_its_tensor() -> None:
     swapped((page_of(there), page_of(there, at=1)))
     assert there.of(spans, WHOLE, (0, 32))["layers.1"] != WHOLE.digests(there)["layers.1"]
     nameless = [Span(address, there.memory.nbytes, 3, None)]
-    with pytest.raises(Unsupported, match="needs the tensor"):
+    with pytest.raises(Unsupported) as caught:
         there.of(nameless, WHOLE, (0, 32))
+    text = "a digest of device memory needs the tensor that it was registered as"
+    assert told(caught.value) == (text, {})
+    monkeypatch.delitem(sys.modules, "torch")
+    with pytest.raises(Unsupported, match=text):
+        there.of(spans, WHOLE, (0, 32))
 
 
 def test_blocks_that_are_not_there_are_refused() -> None:

@@ -71,7 +71,7 @@ def digests(
         begin = first // size * size
         wanted = (first, min(last, begin + size, (first // its_size + 1) * its_size))
         mine, its = _parts(layer), _parts(other)
-        digest, count = hashlib.sha256(), 0
+        digest = hashlib.sha256()
         pages: dict[int, Any] = {}
         for component in sorted(mine.keys() & its.keys()):
             both = [_hull(parts) for parts in (mine[component], its[component])]
@@ -95,8 +95,7 @@ def digests(
                 where = here.within(index, begin)
                 start = int(offsets[known][where])
                 digest.update(f"{component} {at} ".encode() + pages[here.number][start : start + here.size].tobytes())
-                count += 1
-        if count:
+        if pages:
             found[layer.name] = digest.hexdigest()
     return found
 
