@@ -9,11 +9,13 @@ import pytest
 
 pytest.importorskip("nixl")
 
-from kvreshard.nixl import Connector, wire
+import kvreshard as kvr
+from kvreshard.nixl import Connector, RegistrationError, wire
 from kvreshard.nixl.staging import Area, Fence, Size, area
+from kvreshard.nixl.strategy import Wanted
 from tests.connector_rank import Bytes
 from tests.fabric import Fabric
-from tests.pairs import HERE, STAGING, THERE, Pair, pages, tokens
+from tests.pairs import HERE, SLOT, STAGING, THERE, Pair, pages, right, tokens
 
 
 @pytest.fixture
@@ -40,6 +42,8 @@ def test_streams_of_the_devices_that_pages_are_on_are_waited_for(fabric: Fabric,
     pair = Pair()
     device = Connector("device")
     arrays = HERE.arrays(4)
+    device.expect("q", readers=1)
+    assert waited.pop() == frozenset()
     published(device, arrays, "VRAM", "VRAM")
     peer = device.connect(pair.there.metadata())
     device.expect("w", writers=1)
@@ -101,3 +105,68 @@ def test_no_staging_is_beside_pages_of_two_kinds(fabric: Fabric) -> None:
     assert wire.decode(both.metadata()).rings is None
     assert len(fabric.agents["both"].regions) == 2
     both.close(timeout=0)
+
+
+def test_staging_ends_where_pages_of_two_kinds_are_published(fabric: Fabric) -> None:
+    pair = Pair()
+    rings = wire.decode(pair.there.metadata()).rings
+    array = HERE.arrays(4)[0]
+    assert rings is not None
+    region = pair.there.register((array.ctypes.data, array.nbytes, 0, "VRAM"))
+    pair.there.add_layer("layers.2", region, HERE.format, pages=HERE.pages, totals={"h": 8})
+    pair.there.publish(engine="prefill")
+    assert wire.decode(pair.there.metadata()).rings is None
+    pair.peer = pair.here.connect(pair.there.metadata())
+    back = pair.there.connect(pair.here.metadata())
+    wanted: list[Wanted] = ["landed", "packed"]
+    for strategy in wanted:
+        with pytest.raises(kvr.Error):
+            pair.there.read(back, pages(1), id="r", strategy=strategy)
+    pair.close()
+
+
+def test_staging_of_few_slots_is_for_landing(fabric: Fabric) -> None:
+    pair = Pair(staging=2 * SLOT)
+    for _ in range(2):
+        assert wire.decode(pair.here.metadata()).rings is None
+        assert pair.here._landing.free == 2
+        pair.here.read(pair.peer, pages(10), id="r", strategy="landed")
+        pair.until("Finished")
+        assert right(pair, 10)
+        pair.here.publish(pair.here.layout)
+        pair.peer = pair.here.connect(pair.there.metadata())
+    pair.close()
+
+
+def test_landed_chunks_lie_in_no_slot_that_peers_are_told_of(fabric: Fabric) -> None:
+    pair = Pair()
+    rings = wire.decode(pair.here.metadata()).rings
+    assert rings is not None
+    pair.here.read(pair.peer, pages(10), id="r", strategy="landed")
+    pair.until("Finished")
+    at = {int(address) for handle in fabric.made for address in handle.ours[:, 0]}
+    for ring in (rings.receive, rings.send):
+        assert not at & {*range(ring.address, ring.address + ring.slots * ring.slot_bytes)}
+    pair.close()
+
+
+def test_staging_that_is_not_all_to_be_had_is_none(fabric: Fabric, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Area] = []
+
+    def refused(size: Size, where: Any, memory: Any) -> Area:
+        if len(made) == 2:
+            raise RegistrationError("no more")
+        made.append(area(size, where, memory))
+        return made[-1]
+
+    monkeypatch.setattr("kvreshard.nixl.listener.area", refused)
+    here = Connector("here", **STAGING)
+    arrays = HERE.arrays(4)
+    with pytest.raises(RegistrationError, match="no more"):
+        published(here, arrays, "DRAM", "DRAM")
+    assert len(made) == 2
+    assert len(fabric.agents["here"].regions) == HERE.layers
+    monkeypatch.undo()
+    here.publish(engine="decode")
+    assert wire.decode(here.metadata()).rings is not None
+    here.close(timeout=0)
