@@ -42,16 +42,14 @@ def test_peers_that_are_connected_are_answered(fabric: Fabric, kind: str) -> Non
     assert answers(pair, fabric, "here", message) == []
     back = pair.there.connect(pair.here.metadata(), direction=None)
     (answer, *_) = answers(pair, fabric, "here", message)
-    assert (
-        type(answer)
-        is {
-            "lease": control.Held,
-            "void": control.Void,
-            "done": control.Confirmed,
-            "join": control.Hello,
-            "contact": control.Found,
-        }[kind]
-    )
+    kinds: dict[str, type] = {
+        "lease": control.Held,
+        "void": control.Void,
+        "done": control.Confirmed,
+        "join": control.Hello,
+        "contact": control.Found,
+    }
+    assert isinstance(answer, kinds[kind])
     assert answers(pair, fabric, "stranger", message) == []
     # One that is lost is not answered either; while a transfer moves it is still known.
     fabric.held = lambda handle: True
