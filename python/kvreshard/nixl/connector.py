@@ -349,6 +349,9 @@ class Connector(Listener):
         unreachable, self._unreachable = self._unreachable, []
         for peer, error in unreachable:
             self._flights.lose(peer, error)
+        void, self._void = self._void, []
+        for peer, error in void:
+            self._flights.lose(peer, error, ended=False)
         self._flights.progress()
         closed, self._flights.closed = self._flights.closed, []
         for peer in closed:

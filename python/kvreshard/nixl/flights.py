@@ -139,22 +139,24 @@ class Flights:
             peer.close("lost")
             self.closed.append(peer)
 
-    def lose(self, peer: Peer, error: NixlError) -> None:
-        """The connection is gone: everything in flight with the peer has failed, and ends as NIXL notices."""
-        if not peer.connected:
-            return
-        peer.state = "lost"
-        self._lost.append(peer)
-        self._packing.lose(peer)
-        hit = [transfer for transfer in self._transfers.values() if transfer.needs(peer)]
+    def lose(self, peer: Peer, error: NixlError, *, ended: bool = True) -> None:
+        """The connection is gone, or what the peer told of its memory is void: everything in flight with it has failed,
+        and ends as NIXL notices. Where the connection has `ended`, nothing lands any more of what is stuck.
+        """
+        needing = [transfer for transfer in self._transfers.values() if transfer.needs(peer)]
+        # What has failed with its pages free has nothing more to say.
+        hit = [transfer for transfer in needing if not transfer.over]
+        if peer.connected:
+            peer.state = "lost"
+            self._lost.append(peer)
+            self._packing.lose(peer)
+            self.events.append(PeerDown(peer.name, error, tuple(transfer.id for transfer in needing)))
         for leg in (leg for transfer in hit for leg in transfer.legs if leg.peer is peer):
             if leg.state in ("ready", "running"):
                 leg.error = leg.error or error
-            elif leg.state == "stuck" and not isinstance(leg.error, Untracked):
+            elif leg.state == "stuck" and ended and not isinstance(leg.error, Untracked):
                 leg.cancel()
-        self.events.append(PeerDown(peer.name, error, tuple(transfer.id for transfer in hit)))
-        self._advance([transfer for transfer in hit if not transfer.over], time.monotonic())
-        # What has failed with its pages free has nothing more to say.
+        self._advance(hit, time.monotonic())
         self._forget_over()
 
     def drain(self, progress: Callable[[], None], timeout: float, pause: float) -> tuple[str, ...]:

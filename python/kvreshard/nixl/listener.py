@@ -53,6 +53,8 @@ class Listener(LocalRank, ABC):
         self._meetings = Meetings()
         self._peers: dict[str, Peer] = {}
         self._unreachable: list[tuple[Peer, NixlError]] = []
+        self._void: list[tuple[Peer, NixlError]] = []
+        """Peers that are there, and have given up the registration that they were connected by."""
         self._landing = Landing(self._agent, self._memory)
         self._packing = Packing(self._agent, self._memory, flow, self._tell, self._lost)
         self._parcelling = Parcelling(self._packing, self._memory, self._ledger, self._tell)
@@ -231,7 +233,7 @@ class Listener(LocalRank, ABC):
                 found=generation,
                 remedy="connect() with the peer's current metadata",
             )
-            self._unreachable.append((peer, error))
+            self._void.append((peer, error))
 
     @abstractmethod
     def _connected(self, told: wire.Metadata) -> Peer:
