@@ -52,9 +52,10 @@ def test_what_a_peer_announced(pair: Pair) -> None:
             pair.here.layout,
             wire.Metadata("x", b"x", pair.there.layout, one.generation, notices),
             added=False,
-            senders=1,
+            senders=notices,
             transport="cma",
         )
+        assert (with_fewer.senders, with_fewer.transport) == (notices, "cma")
         announced = with_fewer.understands_notices, with_fewer.understands_control, with_fewer.answers_contacts
         assert announced == (notices >= 1, notices >= control.VERSION, notices >= control.CONTACTS)
         assert with_fewer.packs == 0

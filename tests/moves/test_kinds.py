@@ -71,7 +71,28 @@ def test_costs_are_those_of_the_way_that_device_memory_takes(fabric: Fabric, kin
     published(other, HERE.arrays(4), *kinds)
     peer = other.connect(pair.there.metadata())
     assert peer.transport == transport
-    assert [sorted(found) for found in (peer.here, peer.there)] == [sorted({*kinds}), ["DRAM"]]
+    sides = [sorted(found) for found in (peer.here, peer.there, peer.memory)]
+    assert sides == [sorted({*kinds}), ["DRAM"], sorted({*kinds, "DRAM"})]
+    other.close(timeout=0)
+    pair.close()
+
+
+@pytest.mark.parametrize("direction", ["read", "write"])
+def test_pages_of_two_kinds_move_each_by_its_own_rows(fabric: Fabric, direction: str) -> None:
+    pair = Pair()
+    other = Connector("other")
+    arrays = HERE.arrays(4)
+    published(other, arrays, "DRAM", "VRAM")
+    peer = other.connect(pair.there.metadata(), direction=None)
+    act = other.read if direction == "read" else other.write
+    act(peer, pages(4), id="r", strategy="direct")
+    assert [type(event).__name__ for event in other.poll()] == ["Finished"]
+    assert sorted({made.memory for made in fabric.agents["other"].prepared if made.owner == "other"}) == [
+        "DRAM",
+        "VRAM",
+    ]
+    for mine, theirs in zip(arrays, pair.theirs, strict=True):
+        np.testing.assert_array_equal(tokens(mine, HERE)[:4], tokens(theirs, THERE)[:8:2])
     other.close(timeout=0)
     pair.close()
 
