@@ -11,14 +11,14 @@ import pytest
 pytest.importorskip("nixl")
 
 import kvreshard as kvr
-from kvreshard.nixl import DeadlinePassed, FirstContact, Unsupported, control, wire
+from kvreshard.nixl import DeadlinePassed, FirstContact, NotConnected, PeerDown, PeerLost, Unsupported, control, wire
 from kvreshard.nixl.control import Found, Marked
 from kvreshard.nixl.meetings import Meetings, told_blocks
-from kvreshard.probe import ProbeError, WriterMismatch
+from kvreshard.probe import ProbeError, Source, WriterMismatch
 from tests.connector_rank import request
 from tests.fabric import Fabric
 from tests.marked import reader, writer
-from tests.pairs import HERE, THERE, Pair, other_agent
+from tests.pairs import HERE, THERE, Pair, other_agent, other_rank
 from tests.told import told
 
 BLOCKS = request((0, 32), [7, 9], [15, 3])
@@ -52,6 +52,8 @@ def test_a_read_of_marked_pages_meets(fabric: Fabric) -> None:
         fabric.made.clear()
         meet(pair, fabric, contact(pair, "read", strategy=strategy), "read")
         assert pair.peer.connected
+        # By choice it lands: runs of these two formats are short.
+        assert pair.peer.metrics.requests == {"landed" if strategy == "auto" else strategy: 1}
         assert pair.here.poll() == []
         assert pair.here.in_flight == ()
         # No notice: it is no request of the peer's.
@@ -185,9 +187,101 @@ def test_a_host_agent_makes_contact_by_direct_reads_only(fabric: Fabric) -> None
     )
     assert peer.metrics.requests == {"direct": 1}
     host.disconnect(peer)
+    # What is asked for by name is done as it is asked.
+    landed = FirstContact(BLOCKS, read=reader(arrays, HERE, HERE.notation), seed=5, strategy="landed")
+    peer = host.connect(pair.there.metadata(), first_contact=landed)
+    assert peer.metrics.requests == {"landed": 1}
+    host.disconnect(peer)
     first = FirstContact(BLOCKS, write=writer(arrays, HERE, HERE.notation), seed=5)
     with pytest.raises(Unsupported) as caught:
         host.connect(pair.there.metadata(), direction="write", first_contact=first)
     assert told(caught.value)[0] == "first contact of a push needs an agent of our own: the answer is a notice"
     host.close(timeout=0)
+    pair.close()
+
+
+@pytest.mark.parametrize("direction", ["read", "write"])
+def test_a_contact_is_made_by_the_edge(fabric: Fabric, direction: Any) -> None:
+    pair = Pair()
+    looked: list[str] = []
+    arrays, spec = (pair.theirs, THERE) if direction == "write" else (pair.mine, HERE)
+    read = reader(arrays, spec, spec.notation)
+
+    def seen(layer: str, page: int) -> Any:
+        looked.append(layer)
+        return read(layer, page)
+
+    first = contact(pair, direction)
+    if direction == "write":
+        pair.there.expect_contacts([kvr.Blocks([15, 3])], seen)
+    else:
+        pair.there.mark([kvr.Blocks([15, 3])], writer(pair.theirs, THERE, THERE.notation), seed=5)
+        first = replace(first, read=seen)
+    pair.here.disconnect(pair.peer)
+    edge = kvr.Edge.told(direction, [("layers.1", [("h", 0, 8)], True)])
+    with pair.there.serve():
+        pair.peer = pair.here.connect(pair.there.metadata(), edge=edge, direction=direction, first_contact=first)
+    assert looked == ["layers.1"] * 2
+    pair.close()
+
+
+SOURCES = {"k": Source("k"), "v": Source("v")}
+
+
+@pytest.mark.parametrize("direction", ["read", "write"])
+def test_writers_that_quantise_meet_by_what_they_were_given(fabric: Fabric, direction: Any) -> None:
+    pair = Pair()
+    blocks = [kvr.Blocks([15, 3])]
+    if direction == "write":
+        pair.there.expect_contacts(blocks, reader(pair.theirs, THERE, THERE.notation), sources=SOURCES)
+    else:
+        pair.there.mark(blocks, writer(pair.theirs, THERE, THERE.notation), seed=5, sources=SOURCES)
+    meet(pair, fabric, contact(pair, direction, sources=SOURCES), direction)
+    assert pair.peer.connected
+    with pytest.raises(WriterMismatch):
+        meet(pair, fabric, contact(pair, direction), direction)
+    pair.peer = pair.here.connect(pair.there.metadata())
+    pair.close()
+
+
+@pytest.mark.parametrize("direction", ["read", "write"])
+def test_a_contact_is_not_fenced_where_all_else_is(fabric: Fabric, direction: Any) -> None:
+    """Nobody expects it."""
+    pair = Pair(fence=True)
+    blocks = [kvr.Blocks([15, 3])]
+    pair.there.mark(blocks, writer(pair.theirs, THERE, THERE.notation), seed=5)
+    pair.there.expect_contacts(blocks, reader(pair.theirs, THERE, THERE.notation))
+    meet(pair, fabric, contact(pair, direction, deadline=1.0), direction)
+    assert said(fabric, control.Ask) == said(fabric, control.Done) == []
+    pair.close()
+
+
+def test_what_ends_meanwhile_is_left_for_polls(fabric: Fabric) -> None:
+    pair = Pair()
+    other, second = other_rank(pair)
+    pair.there.mark([kvr.Blocks([15, 3])], writer(pair.theirs, THERE, THERE.notation), seed=5)
+    pair.here.read(second, request((0, 16), [20], [20]), id="r", strategy="direct")
+    pair.here.read(second, request((0, 16), [21], [21]), id="late", strategy="direct", deadline=0.0)
+    meet(pair, fabric, contact(pair, "read", strategy="direct"), "read")
+    assert [getattr(event, "id", None) for event in pair.here.poll()] == ["r", "late"]
+    pair.close()
+    other.close(timeout=0)
+
+
+def test_a_target_that_is_lost_meanwhile_is_not_waited_for(fabric: Fabric) -> None:
+    pair = Pair()
+    pair.here.disconnect(pair.peer)
+
+    def seen(layer: str, page: int) -> Any:
+        pair.here._lost(pair.here._peers["there"], PeerLost("why"))
+
+    pair.there.expect_contacts([kvr.Blocks([15, 3])], seen)
+    fabric.lost = lambda sender, receiver, message: sender == "there"
+    first = contact(pair, "write", strategy="direct", deadline=5.0)
+    with pair.there.serve(), pytest.raises(NotConnected) as caught:
+        pair.here.connect(pair.there.metadata(), direction="write", first_contact=first)
+    (asked, *_) = said(fabric, Marked)
+    assert told(caught.value)[1]["request"] == asked.id
+    assert [type(event) for event in pair.here.poll()] == [PeerDown]
+    assert pair.here._peers == {}
     pair.close()

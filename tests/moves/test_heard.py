@@ -18,7 +18,6 @@ from kvreshard.nixl import (
     Event,
     Failed,
     Finished,
-    FirstContact,
     Freed,
     LeaseEnded,
     PeerLost,
@@ -28,9 +27,8 @@ from kvreshard.nixl import (
     wire,
 )
 from kvreshard.nixl.staging import Fence
-from tests.connector_rank import publish, request
+from tests.connector_rank import publish
 from tests.fabric import Fabric
-from tests.marked import reader, writer
 from tests.pairs import HERE, SLOT, STAGING, THERE, Pair, Patience, changed, other_agent, pages, tokens
 from tests.scripted import BROKEN
 
@@ -237,25 +235,6 @@ def test_what_an_edge_carries_is_what_moves(fabric: Fabric, strategy: Any, direc
     act(pair.peer, pages(4), id="s", strategy=strategy)
     pair.until("Finished")
     assert all(np.array_equal(mine[:4], theirs[:8:2]) for mine, theirs in zip(pair.mine, pair.theirs, strict=True))
-    pair.close()
-
-
-def test_a_contact_is_made_by_the_edge(fabric: Fabric) -> None:
-    pair = Pair()
-    looked: list[str] = []
-    read = reader(pair.theirs, THERE, THERE.notation)
-
-    def seen(layer: str, page: int) -> Any:
-        looked.append(layer)
-        return read(layer, page)
-
-    pair.there.expect_contacts([kvr.Blocks([3])], seen)
-    pair.here.disconnect(pair.peer)
-    first = FirstContact(request((0, 16), [7], [3]), write=writer(pair.mine, HERE, HERE.notation), seed=5)
-    edge = kvr.Edge.told("write", [("layers.1", [("h", 0, 8)], True)])
-    with pair.there.serve():
-        pair.peer = pair.here.connect(pair.there.metadata(), edge=edge, direction="write", first_contact=first)
-    assert looked == ["layers.1"]
     pair.close()
 
 
