@@ -273,7 +273,7 @@ def test_of_two_producers_the_one_that_has_not_confirmed_is_named(fabric: Fabric
         for producer in (pair.there, other):
             producer.expect(id, readers=1)
         fabric.lost = lambda sender, receiver, message: receiver == "other" and lost(Done)(sender, receiver, message)
-        pair.here.read_all(parts, id=id, strategy="direct", fence=True, deadline=0.3)
+        pair.here.read_all(parts, id=id, strategy="direct", fence=True, deadline=0.8)
         for _ in range(3):
             assert pair.turns(1)[0] == []
             other.poll()

@@ -242,12 +242,12 @@ def test_what_an_edge_carries_is_what_moves(fabric: Fabric, strategy: Any, direc
 def test_a_lease_that_ends_ends_what_gathers_the_pages(fabric: Fabric, flow: Any) -> None:
     pair = Pair(flow=flow)
     fabric.held = lambda handle: True
-    pair.there.expect("r", readers=1, lease=0.25)
+    pair.there.expect("r", readers=1, lease=0.5)
     pair.there.expect("s", readers=1)
     pair.here.read(pair.peer, pages(4), id="r", strategy="packed")
     pair.here.read(pair.peer, pages(4), id="s", strategy="packed")
     assert pair.turns(5) == ([], [])
-    time.sleep(0.25)
+    time.sleep(0.5)
     here, there = pair.turns(5)
     assert there == [LeaseEnded("r", (), 1)]
     fabric.held = lambda handle: False
