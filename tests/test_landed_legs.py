@@ -10,14 +10,15 @@ import pytest
 
 pytest.importorskip("msgspec")
 
-from kvreshard.nixl.errors import PeerLost
+from kvreshard.nixl.errors import NotRegistered, PeerLost, TransferError
 from kvreshard.nixl.events import Telemetry
 from kvreshard.nixl.landed import LandedLeg
 from kvreshard.nixl.landing import Lander, Landing
 from kvreshard.nixl.memory import Memory
 from kvreshard.nixl.staging import Fence, Size, area
 from tests.legs import NOTICE, Two
-from tests.scripted import LOST
+from tests.scripted import BROKEN, LOST, MISSING
+from tests.told import told
 
 
 class Kernel:
@@ -174,6 +175,77 @@ def test_a_landed_leg_that_cannot_tell_has_failed(landed: Landed, monkeypatch: p
         kernel.over = True
     landed.leg.advance()
     assert landed.leg.state == "ended"
+
+
+def test_a_scatter_that_raises_fails_the_leg_and_gives_its_slot_back(
+    landed: Landed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raises(*_: Any, **__: Any) -> Fence:
+        raise RuntimeError("no such kernel")
+
+    leg, made = landed.leg, landed.two.fabric.made
+    landed.two.fabric.held = lambda handle: True
+    leg.start()
+    leg.advance()
+    monkeypatch.setattr("kvreshard.nixl.staging.Area.move", raises)
+    landed.two.fabric.held = lambda handle: handle is not made[0]
+    leg.advance()
+    assert (leg.state, leg.held, leg.moving) == ("ended", 0, False)
+    assert type(leg.error) is TransferError
+    assert told(leg.error) == ("scatter of a landed chunk: no such kernel", {"peer": "there"})
+    # The other read goes on into a slot that is kept for it; nothing more is read, and nobody is told.
+    assert (len(made), landed.landing.free, landed.two.fabric.told) == (2, 3, [])
+    landed.two.fabric.held = lambda handle: False
+    landed.landing.progress()
+    assert landed.landing.free == 4
+
+
+def test_a_read_that_fails_fails_the_leg_and_keeps_its_slot(landed: Landed, monkeypatch: pytest.MonkeyPatch) -> None:
+    def look(handle: Any) -> str:
+        raise BROKEN
+
+    leg = landed.leg
+    landed.two.fabric.held = lambda handle: True
+    leg.start()
+    with monkeypatch.context() as patch:
+        patch.setattr(landed.two.agent, "check_xfer_state", look)
+        leg.advance()
+    assert (leg.state, leg.held, type(leg.error)) == ("ended", 0, TransferError)
+    assert told(leg.error)[1]["peer"] == "there"
+    assert (len(landed.two.fabric.made), landed.landing.free) == (1, 3)
+    assert landed.landing.busy_with(landed.two.peer)
+    landed.two.fabric.held = lambda handle: False
+    landed.landing.progress()
+    assert (landed.landing.free, landed.two.fabric.told) == (4, [])
+
+
+@pytest.mark.parametrize("error", [LOST, MISSING, BROKEN])
+def test_a_read_that_is_refused_keeps_its_slot_where_it_may_have_begun(landed: Landed, error: Exception) -> None:
+    landed.two.fabric.held = lambda handle: True
+    landed.two.fabric.refused = lambda handle: error
+    landed.leg.start()
+    assert (landed.leg.state, landed.leg.held) == ("ended", 0)
+    kind = {LOST: PeerLost, MISSING: NotRegistered, BROKEN: TransferError}[error]
+    assert type(landed.leg.error) is kind
+    text = f"NIXL could not post a transfer (peer there): {error}"
+    assert told(landed.leg.error) == (text, {"peer": "there", "code": str(error)})
+    assert landed.landing.free == (3 if error is BROKEN else 4)
+    assert len(landed.two.agent.alive) == (1 if error is BROKEN else 0)
+    landed.two.fabric.held = lambda handle: False
+    landed.landing.progress()
+    assert (landed.landing.free, landed.two.agent.alive) == (4, [])
+
+
+def test_a_read_that_cannot_be_made_gives_its_slot_back(landed: Landed, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any, **__: Any) -> Any:
+        raise MISSING
+
+    monkeypatch.setattr(landed.two.agent, "initialize_xfer", refused)
+    landed.leg.start()
+    assert (landed.leg.state, landed.leg.held, landed.landing.free) == ("ended", 0, 4)
+    text = f"NIXL could not make a transfer (peer there): {MISSING}"
+    assert told(landed.leg.error) == (text, {"peer": "there", "code": str(MISSING)})
+    assert landed.two.fabric.made == []
 
 
 def test_without_a_notice_nobody_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
