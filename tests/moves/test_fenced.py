@@ -154,30 +154,6 @@ def test_a_refused_read_leaves_no_lease(fabric: Fabric) -> None:
     pair.close()
 
 
-@pytest.mark.parametrize("flow", ["push", "pull"])
-def test_pages_that_are_forgotten_are_not_gathered_any_more(fabric: Fabric, flow: Any) -> None:
-    pair = Pair(flow=flow)
-    fabric.held = lambda handle: True
-    for id in ("r", "s"):
-        pair.there.expect(id, readers=1)
-        pair.here.read(pair.peer, pages(10), id=id, strategy="packed")
-    assert pair.turns(5) == ([], [])
-    assert pair.there.forget("r")
-    assert not pair.there.forget("r")
-    # Chunks that wait for a slot are of pages that may be another's now.
-    fabric.held = lambda handle: False
-    here: list[Event] = []
-    patience = Patience()
-    while len(here) < 2:
-        assert patience.lasts
-        here += pair.turns(1)[0]
-    assert {(type(event), event.id) for event in here if isinstance(event, Failed | Finished)} == {
-        (Failed, "r"),
-        (Finished, "s"),
-    }
-    pair.close()
-
-
 def test_a_producer_that_ends_before_it_has_confirmed(fabric: Fabric) -> None:
     pair = Pair()
     pair.there.expect("r", readers=1)
