@@ -202,6 +202,16 @@ def test_pages_are_found_where_the_layout_says() -> None:
     assert str(outside.value) == "layer layers.0: block 4 is outside the 8 pages"
 
 
+def test_a_component_that_the_two_do_not_share_is_passed_over() -> None:
+    """K of other heads, and V of all."""
+    low, high = (side(16, (0, 4), [("h n k[d]", {"h": span}), ("h n v[d]", {})]) for span in ((0, 2), (2, 4)))
+    found = low.digests(high)
+    assert found == high.digests(low)
+    assert sorted(found) == ["layers.0", "layers.1"]
+    page_of(high, segment=1)[...] = 0
+    assert high.digests(low)["layers.1"] != found["layers.1"]
+
+
 def test_elements_that_nobody_holds_are_passed_over() -> None:
     """Planes of the first and the last head: samples of those between are of no part, and others follow."""
     ends = side(16, (0, 4), [("n k[d] v[d]", {"h": (head, head + 1)}) for head in (0, 3)])
