@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 pytest.importorskip("msgspec")
 
 from kvreshard.nixl.errors import NotRegistered, PeerLost, TransferError
-from kvreshard.nixl.events import Telemetry
+from kvreshard.nixl.events import Predicted, Telemetry
 from kvreshard.nixl.landed import LandedLeg
 from kvreshard.nixl.landing import Lander, Landing
 from kvreshard.nixl.memory import Memory
@@ -44,9 +45,18 @@ class Landed:
         self.landing = Landing(self.two.wrapped, memory)
         self.landing.open(area(Size.of(1024, 256), ("DRAM", 0), memory))
         self.kernels: list[Kernel] = []
-        chunks: Any = [SimpleNamespace(reads=self._reads) for _ in range(3)]
-        lander: Any = Lander(SimpleNamespace(), SimpleNamespace())  # type: ignore[arg-type]
-        self.leg = LandedLeg(self.two.wrapped, self.two.peer, self.landing, lander, chunks, "DRAM", notice)
+        self.chunks: Any = [SimpleNamespace(reads=self._reads) for _ in range(3)]
+        self.lander: Any = Lander(SimpleNamespace(), SimpleNamespace())  # type: ignore[arg-type]
+        self.leg = LandedLeg(
+            self.two.wrapped,
+            self.two.peer,
+            self.landing,
+            self.lander,
+            self.chunks,
+            "DRAM",
+            notice,
+            Predicted(6, 72, 0.5),
+        )
         monkeypatch.setattr("kvreshard.nixl.staging.Area.move", self._move)
 
     def _reads(self, address: int, device: int) -> Any:
@@ -56,14 +66,18 @@ class Landed:
         return ours, theirs
 
     def _move(self, mover: Any, chunk: Any, slot: int, *, gather: bool) -> Fence:
-        assert gather is False
+        assert (mover is self.lander.mover, chunk in self.chunks, gather) == (True, True, False)
+        assert slot in range(4)
         self.kernels.append(Kernel())
         return Fence(self.kernels[-1])
 
 
 @pytest.fixture
-def landed(monkeypatch: pytest.MonkeyPatch) -> Landed:
-    return Landed(monkeypatch)
+def landed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Landed]:
+    made = Landed(monkeypatch)
+    yield made
+    # Whatever has happened, no slot is free twice, and none is that there is not.
+    assert sorted({*made.landing._free} & {*range(4)}) == sorted(made.landing._free)
 
 
 def test_chunks_land_and_are_scattered(landed: Landed) -> None:
@@ -92,6 +106,7 @@ def test_chunks_land_and_are_scattered(landed: Landed) -> None:
     assert (leg.state, leg.held, landed.landing.free, leg.moving) == ("done", 0, 4, False)
     assert landed.two.other.heard == {"here": [NOTICE]}
     assert leg.measured == [Telemetry("there", 6, 72, 0.0, 0.0, False)]
+    assert leg.share.predicted == Predicted(6, 72, 0.5)
     assert landed.landing._takers == []
     leg.stop()
     assert leg.state == "done"
@@ -230,6 +245,8 @@ def test_a_read_that_is_refused_keeps_its_slot_where_it_may_have_begun(landed: L
     text = f"NIXL could not post a transfer (peer there): {error}"
     assert told(landed.leg.error) == (text, {"peer": "there", "code": str(error)})
     assert landed.landing.free == (3 if error is BROKEN else 4)
+    # Nobody is told that it has been read.
+    assert landed.two.fabric.told == []
     assert len(landed.two.agent.alive) == (1 if error is BROKEN else 0)
     landed.two.fabric.held = lambda handle: False
     landed.landing.progress()
