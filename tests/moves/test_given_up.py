@@ -82,6 +82,26 @@ def test_what_was_not_begun_is_given_up_at_once(fabric: Fabric, monkeypatch: pyt
     pair.close()
 
 
+def test_closing_gives_up_what_does_not_move_with_its_pages_free(
+    fabric: Fabric, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read that was not begun, and one whose peer has not confirmed it."""
+    pair = Pair()
+    pair.here.read(pair.peer, pages(1), id="unconfirmed", strategy="direct", fence=True)
+    never: Any = SimpleNamespace(query=lambda: False)
+    monkeypatch.setattr(Fence, "now", staticmethod(lambda devices: Fence(never)))
+    pair.here.read(pair.peer, pages(1), id="unbegun", strategy="direct")
+    assert pair.turns(2) == ([], [])
+    assert pair.here.close(timeout=0) == ("unconfirmed", "unbegun")
+    events = pair.here.poll()
+    assert [(type(event), event.id, event.pages, event.peers) for event in events if isinstance(event, Failed)] == [
+        (Failed, "unconfirmed", "free", ()),
+        (Failed, "unbegun", "free", ()),
+    ]
+    assert len(events) == 2
+    pair.there.close(timeout=0)
+
+
 def test_one_that_moves_is_given_up_once(fabric: Fabric) -> None:
     pair = Pair()
     fabric.held = lambda handle: True
