@@ -27,6 +27,7 @@ BLOCKS = request((0, 32), [7, 9], [15, 3])
 def contact(pair: Pair, direction: str, *, lie: bool = False, **options: Any) -> FirstContact:
     """Blocks 7 and 9 here, 15 and 3 there; a side that lies has its axes the other way."""
     other = THERE.notation if lie else HERE.notation
+    options.setdefault("deadline", 3.0)
     if direction == "read":
         return FirstContact(BLOCKS, read=reader(pair.mine, HERE, other), seed=5, **options)
     return FirstContact(BLOCKS, write=writer(pair.mine, HERE, other), seed=5, **options)
