@@ -61,6 +61,16 @@ def test_peers_that_are_connected_are_answered(fabric: Fabric, kind: str) -> Non
     pair.close()
 
 
+def test_a_peer_is_told_who_asks_once_and_when_it_does_not_answer(fabric: Fabric) -> None:
+    pair = Pair()
+    ask = control.Ask("r", 1000, pair.there.generation)
+    for options, kinds in (({}, ["Hello", "Ask"]), ({}, ["Ask"]), ({"again": True}, ["Hello", "Ask"])):
+        fabric.told.clear()
+        pair.here.say(pair.peer, ask, **options)
+        assert [type(control.decode(sent)).__name__ for _, _, sent in fabric.told] == kinds
+    pair.close()
+
+
 def test_what_is_not_expected_has_no_answer_yet(fabric: Fabric) -> None:
     pair = Pair()
     pair.there.connect(pair.here.metadata(), direction=None)

@@ -225,6 +225,25 @@ def test_nothing_begins_before_the_stream_is_done(
     pair.close()
 
 
+@pytest.mark.parametrize("flow", ["push", "pull"])
+def test_packed_pages_are_gathered_when_the_stream_that_writes_them_is_done(
+    fabric: Fabric, flow: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the request that was expected behind it, and no others."""
+    waited: list[str] = []
+    stream: Any = SimpleNamespace(query=lambda: bool(waited), synchronize=lambda: waited.append("r"))
+    pair = Pair(flow=flow)
+    with monkeypatch.context() as patch:
+        patch.setattr(Fence, "now", staticmethod(lambda devices: Fence(stream)))
+        pair.there.expect("r", readers=1)
+    pair.there.expect("s", readers=1)
+    for id, done in (("s", []), ("r", ["r"])):
+        pair.here.read(pair.peer, pages(2), id=id, strategy="packed")
+        pair.until("Finished")
+        assert waited == done
+    pair.close()
+
+
 def test_a_page_that_cannot_be_cleared_fails_the_request(fabric: Fabric, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> None:
         raise RuntimeError("no such memory")
