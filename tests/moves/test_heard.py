@@ -100,8 +100,8 @@ def test_whoever_introduces_itself_is_connected_as_connect_would(
     pair.here._hear("other", hello)
     known = pair.here._peers["other"]
     # The same registration again, of more memory: the same peer.
-    other.register(np.zeros(64, np.uint8))
-    pair.here._hear("other", control.encode(control.Hello(other.metadata())))
+    more = wire.encode(replace(wire.decode(other.metadata()), nixl=b"of more memory"))
+    pair.here._hear("other", control.encode(control.Hello(more)))
     assert pair.here._peers["other"] is known
     pair.here._hear("other", control.encode(control.Hello(changed(other))))
     assert pair.here._peers["other"] is not known
