@@ -252,7 +252,7 @@ def test_a_contact_is_not_fenced_where_all_else_is(fabric: Fabric, direction: An
     blocks = [kvr.Blocks([15, 3])]
     pair.there.mark(blocks, writer(pair.theirs, THERE, THERE.notation), seed=5)
     pair.there.expect_contacts(blocks, reader(pair.theirs, THERE, THERE.notation))
-    meet(pair, fabric, contact(pair, direction, deadline=1.0), direction)
+    meet(pair, fabric, contact(pair, direction), direction)
     assert said(fabric, control.Ask) == said(fabric, control.Done) == []
     pair.close()
 
