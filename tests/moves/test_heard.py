@@ -315,8 +315,12 @@ def test_costs_are_worked_out_for_the_transport_that_is_given(
     pair.close()
 
 
-def test_polls_wait_for_the_first_event(fabric: Fabric) -> None:
+def test_polls_wait_for_the_first_event(fabric: Fabric, monkeypatch: pytest.MonkeyPatch) -> None:
     pair = Pair()
+    # Only where they are told to.
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "sleep", lambda seconds: pytest.fail("a poll without a timeout has slept"))
+        assert pair.here.poll() == []
     begun = time.monotonic()
     assert pair.here.poll(timeout=0.05) == []
     assert time.monotonic() - begun >= 0.05

@@ -40,6 +40,9 @@ def test_a_layout_that_is_published_again_is_planned_for_anew(fabric: Fabric, st
     pair.here.publish(pair.here.layout)
     with pytest.raises(NotConnected):
         pair.here.read(pair.peer, pages(2), id="s", strategy=strategy)
+    with pytest.raises(NotConnected) as caught:
+        pair.here.notify(pair.peer, "n")
+    assert told(caught.value)[1]["request"] == "n"
     assert pair.peer.state == "closed"
     pair.peer = pair.here.connect(pair.there.metadata())
     pair.here.read(pair.peer, pages(8), id="s", strategy=strategy)
