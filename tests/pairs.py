@@ -165,3 +165,11 @@ def changed(one: Connector) -> bytes:
     generation = metadata.generation + 1
     layout = kvr.RankLayout(engine=metadata.layout.engine, layers=layers, generation=generation)
     return wire.encode(replace(metadata, layout=layout, generation=generation))
+
+
+def published(connector: Connector, arrays: list[Bytes], *kinds: Any) -> None:
+    """Publishes layers of those kinds, each on a device of its number."""
+    for number, (array, kind) in enumerate(zip(arrays, kinds, strict=True)):
+        region = connector.register((array.ctypes.data, array.nbytes, number if kind == "VRAM" else 0, kind))
+        connector.add_layer(f"layers.{number}", region, HERE.format, pages=HERE.pages, totals={"h": 8})
+    connector.publish(engine="decode")

@@ -29,7 +29,7 @@ from kvreshard.nixl import (
 from kvreshard.nixl.staging import Fence
 from tests.connector_rank import publish
 from tests.fabric import Fabric
-from tests.pairs import HERE, SLOT, STAGING, THERE, Pair, Patience, changed, other_agent, pages, tokens
+from tests.pairs import HERE, STAGING, THERE, Pair, Patience, changed, other_agent, pages, tokens
 from tests.scripted import BROKEN
 
 
@@ -158,39 +158,6 @@ def test_a_thread_serves_while_the_body_runs(fabric: Fabric) -> None:
     with pair.there.serve():
         pair.there.close(timeout=0)
     pair.here.close(timeout=0)
-
-
-def test_staging_that_holds_no_slot_is_refused_before_there_is_an_agent(fabric: Fabric) -> None:
-    with pytest.raises(kvr.LimitExceeded):
-        Connector("here", staging=100)
-    with pytest.raises(kvr.LimitExceeded):
-        Connector("here", staging=1 << 20, slot_bytes=100)
-    assert fabric.agents == {}
-    plain = Connector("here")
-    publish(plain, HERE, HERE.arrays(1))
-    assert wire.decode(plain.metadata()).rings is None
-    assert len(fabric.agents["here"].regions) == HERE.layers
-    plain.close(timeout=0)
-
-
-def test_rings_are_announced_where_they_are(fabric: Fabric) -> None:
-    pair = Pair()
-    rings = wire.decode(pair.there.metadata()).rings
-    assert rings is not None
-    regions = [(address, address + size) for address, size, _, _ in fabric.agents["there"].regions]
-    for ring in (rings.receive, rings.send):
-        end = ring.address + ring.slots * ring.slot_bytes
-        assert sum(low <= ring.address and end <= high for low, high in regions) == 1
-        assert (ring.slots, ring.slot_bytes, ring.device, ring.memory) == (4, SLOT, 0, "DRAM")
-    assert rings.version == 1
-    assert rings.receive.address != rings.send.address
-    # The same registrations with the same layout keep their staging; given up with all else, it is new.
-    before = list(fabric.agents["there"].regions)
-    publish_again(pair.there)
-    assert fabric.agents["there"].regions == before
-    pair.there.deregister()
-    assert fabric.agents["there"].regions == []
-    pair.close()
 
 
 def publish_again(one: Connector) -> None:
