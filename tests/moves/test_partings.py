@@ -51,6 +51,17 @@ def test_a_layout_that_is_published_again_is_planned_for_anew(fabric: Fabric, st
     pair.close()
 
 
+def test_metadata_that_is_loaded_is_not_loaded_again(fabric: Fabric, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time costs a socket on both sides."""
+    pair = Pair()
+    pair.here.disconnect(pair.peer)
+    with monkeypatch.context() as patch:
+        patch.setattr(fabric.agents["here"], "add_remote_agent", lambda metadata: pytest.fail("it is loaded"))
+        pair.peer = pair.here.connect(pair.there.metadata())
+    assert pair.peer.connected
+    pair.close()
+
+
 def test_whoever_gives_up_its_registrations_tells_its_peers(fabric: Fabric) -> None:
     pair = Pair()
     deaf, second = other_rank(pair, "deaf")
