@@ -198,8 +198,8 @@ class Connector(Listener):
                     found=name,
                     expected=told.name,
                 )
-        kinds = sorted({region.memory for region in self.layout.regions})
-        transport = self._transport or TRANSPORTS[kinds[-1] if kinds else "DRAM"]
+        # Device memory, where there is any.
+        transport = self._transport or TRANSPORTS[max(region.memory for region in self.layout.regions)]
         peer = Peer(self._agent, self.layout, told, added=added, senders=1, transport=transport)
         self._peers[told.name] = peer
         return peer
