@@ -82,6 +82,12 @@ def test_a_write_of_marked_pages_meets_where_the_target_says_so(fabric: Fabric) 
     size = HERE.heads * HERE.size * 2
     assert said(fabric, Found) == [Found(asked.id, 4, HERE.layers * 32 * size, False, "")]
     assert pair.here._meetings._asked == {}
+    # The same connection once more: who asks is known.
+    fabric.told.clear()
+    with pair.there.serve():
+        data = pair.there.metadata()
+        assert pair.here.connect(data, direction="write", first_contact=contact(pair, "write")) is pair.peer
+    assert (len(said(fabric, Marked)), said(fabric, control.Hello)) == (1, [])
     with pytest.raises(WriterMismatch) as caught:
         meet(pair, fabric, contact(pair, "write", lie=True), "write")
     text = "first contact: there says: first contact with decode: layer layers.0, page 15: component k, element "
