@@ -56,7 +56,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Finished:
-    """Every byte of request `id` has arrived, and every peer was told.
+    """Every byte of request `id` is in the pages that it is for, and every peer was told.
 
     `direction` is the side of this rank: it read, or it wrote. `transfers` are NIXL's, `shares` one a peer.
     """
