@@ -197,7 +197,7 @@ class Issuer:
 
 def _kinds(peer: Peer, plan: kvr.Plan) -> Collection[str]:
     """Kinds of memory of the peer's pages in the plan, which may be narrowed to some layers."""
-    return peer.there if len(peer.there) == 1 else {region.memory for region in plan.remote.regions}
+    return peer.there if len(peer.there) == 1 else {theirs for _, theirs in plan.parts}
 
 
 @dataclass(frozen=True)
