@@ -49,7 +49,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         )
     ),
     "flights": _MOVES,
-    "issue": ("tests/test_parcels.py", *_MOVES, "tests/test_connector_wire.py"),
+    "issue": ("tests/test_pieces.py", *_MOVES, "tests/test_connector_wire.py"),
     "leg": ("tests/test_legs.py", "tests/test_packed_legs.py", *_MOVES),
     "transfer": _MOVES,
     "listener": (*_MOVES, "tests/test_marks.py"),

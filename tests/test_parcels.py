@@ -5,17 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 pytest.importorskip("msgspec")
 
 import kvreshard as kvr
 from kvreshard.nixl import parcels
-from kvreshard.nixl.issue import Piece, choose
 from kvreshard.nixl.parcels import Workshop, blocks, size, unblocks
-from tests.connector_rank import Spec, request
-from tests.test_strategy import rank
 
 
 def chunks(*lengths: int) -> list[Any]:
@@ -72,58 +68,3 @@ def test_kernels_are_made_once_a_plan_and_role(monkeypatch: pytest.MonkeyPatch) 
     assert shop.kernels(other, "sender") is again
     shop.clear()
     assert shop.kernels(other, "sender") is not again
-
-
-# Which of prepared rows, exact lists and lists of whole rows a direct transfer goes by.
-
-HEADS, TOKENS = Spec("here", pages=64), Spec("here", notation="n h k[d] v[d]", pages=64)
-
-
-def pieces(local: Spec, remote: Spec, wanted: kvr.Request) -> tuple[kvr.Pairing, list[Piece]]:
-    plan = kvr.plan(rank(local), rank(remote), direction="read")
-    pairing = plan.pair(wanted)
-    return pairing, choose(plan, pairing)
-
-
-def test_whole_rows_go_by_ids_where_those_post_as_few() -> None:
-    """Scattered pages: a descriptor a page and layer, by either."""
-    order = [9, 4, 5, 20, 11]
-    pairing, (piece,) = pieces(HEADS, HEADS, request((0, 80), order, order[::-1]))
-    assert (piece.part, piece.memory, piece.bytes) == (0, ("DRAM", "DRAM"), 2 * 5 * HEADS.format.page_bytes)
-    assert piece.posted == pairing.posted(part=0) == len(pairing.lists(part=0)[0])
-    assert piece.ids is not None
-    for ids, wanted in zip(piece.ids, pairing.ids(part=0), strict=True):
-        np.testing.assert_array_equal(ids, wanted)
-
-
-def test_what_is_joined_across_rows_goes_by_lists() -> None:
-    """Layers side by side in one allocation: pages of all of them in one run."""
-    row = Spec("here", pages=4, layers=1)
-    whole = kvr.plan(rank(row), rank(row), direction="read")
-    pairing = whole.pair(request((0, 64), [0, 1, 2, 3], [0, 1, 2, 3]))
-    (piece,) = choose(whole, pairing)
-    assert (piece.posted, piece.bytes) == (1, 4 * row.format.page_bytes)
-
-
-def test_an_end_inside_a_row_is_rounded_up_where_that_is_fewer() -> None:
-    """Head-major pages of which five tokens are wanted: a run a head, or the whole page."""
-    pairing, (piece,) = pieces(HEADS, HEADS, request((0, 21), [3, 8], [5, 1]))
-    assert pairing.cuts_rows
-    assert len(pairing.lists(part=0)[0]) > piece.posted == len(pairing.rounded().lists(part=0)[0])
-    assert piece.bytes == 2 * 2 * HEADS.format.page_bytes
-    assert int(piece.lists[0][:, 1].sum()) == piece.bytes
-
-
-def test_a_beginning_inside_a_row_goes_by_an_exact_list() -> None:
-    pairing, (piece,) = pieces(HEADS, HEADS, request((3, 16), [3], [5]))
-    assert not pairing.fits_rows
-    assert piece.ids is None
-    assert (piece.posted, piece.bytes) == (2 * 8, 2 * 13 * 8 * 2 * 32 * 2)
-    for rows, wanted in zip(piece.lists, pairing.lists(part=0), strict=True):
-        np.testing.assert_array_equal(rows, wanted)
-
-
-def test_one_descriptor_is_a_piece_and_none_is_not() -> None:
-    one = Spec("here", pages=4, layers=1)
-    assert [piece.posted for piece in pieces(one, one, request((0, 16), [1], [2]))[1]] == [1]
-    assert pieces(one, one, request((0, 0), [], []))[1] == []
