@@ -179,15 +179,14 @@ class Issuer:
         count = int((bare[:, 1] // np.uint64(ZEROS) + np.uint64(1)).sum())
         if count > MAX_CLEARED:
             raise TransferError(
-                f"{count} pieces of {ZEROS} bytes would have to be cleared on peer {peer.name}, over {MAX_CLEARED}",
-                peer=peer.name,
+                f"{count} pieces of {ZEROS} bytes would have to be cleared on peer {peer.name}, over {MAX_CLEARED}"
             )
         pieces = [
             (address + start, min(ZEROS, size - start), device)
             for address, size, device in bare.tolist()
             for start in range(0, size, ZEROS)
         ]
-        theirs = np.array(pieces, np.uint64).reshape(-1, 3)
+        theirs = np.array(pieces, np.uint64)
         ours = np.zeros_like(theirs)
         ours[:, 0] = self._zeros.ctypes.data
         ours[:, 1] = theirs[:, 1]
