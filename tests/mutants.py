@@ -22,6 +22,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 
+_PACKED = ("tests/moves/test_packed.py", "tests/moves/test_packed_ends.py")
 _MOVES = ("tests/moves", "tests/test_connector_states.py", "tests/test_landed.py")
 
 TESTS: dict[str, tuple[str, ...]] = {
@@ -29,13 +30,19 @@ TESTS: dict[str, tuple[str, ...]] = {
     "strides": ("tests/test_strides.py",),
     "order": ("tests/test_strategy.py",),
     "strategy": ("tests/test_strategy.py",),
-    "parcelling": _MOVES,
-    "carrier": ("tests/test_carrier.py", *_MOVES),
+    "parcelling": ("tests/moves/test_parcelling.py", *_PACKED),
+    "carrier": (
+        "tests/test_carrier.py",
+        "tests/moves/test_carrier_slots.py",
+        "tests/moves/test_carrier_rings.py",
+        *_PACKED,
+        "tests/moves/test_reads.py",
+    ),
     "staging": ("tests/test_staging.py", "tests/test_staging_device.py"),
     "landing": ("tests/test_landing.py", "tests/test_landed_legs.py", *_MOVES),
     "landed": ("tests/test_landed_legs.py", *_MOVES),
     "packed": ("tests/test_packed_legs.py", *_MOVES),
-    "packing": _MOVES,
+    "packing": ("tests/test_packing.py", "tests/test_packing_ends.py", *_PACKED),
     "parcels": ("tests/test_parcels.py", *_MOVES),
     "passes": tuple(
         f"tests/test_calibrate.py::test_{name}"
@@ -49,7 +56,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         )
     ),
     "flights": _MOVES,
-    "issue": ("tests/test_pieces.py", *_MOVES, "tests/test_connector_wire.py"),
+    "issue": (
+        "tests/test_pieces.py",
+        *(f"tests/moves/test_{name}.py" for name in ("choice", "cleared", "mixed", "reads", "calls")),
+    ),
     "leg": ("tests/test_legs.py", "tests/test_packed_legs.py", *_MOVES),
     "transfer": _MOVES,
     "listener": (*_MOVES, "tests/test_marks.py"),
