@@ -11,7 +11,9 @@ import pytest
 
 pytest.importorskip("nixl")
 
+from kvreshard.nixl import PeerLost, TransferError
 from kvreshard.nixl.carrier import Carrier
+from tests.told import told
 
 
 @dataclass
@@ -60,12 +62,14 @@ class Machine:
     def __init__(self, **asks: list[Any]) -> None:
         self.asks = asks
         self.told: list[tuple[int, bool]] = []
+        self.wrote: list[tuple[int, bool]] = []
 
     def gathered(self, slot: int, ok: bool) -> list[Any]:
         self.told.append((slot, ok))
         return self.asks.get(f"slot_{slot}", [])
 
     def write_ended(self, slot: int, ok: bool) -> list[Any]:
+        self.wrote.append((slot, ok))
         return [action("send", f"shipped {slot}")]
 
 
@@ -108,10 +112,10 @@ class Calls:
         self.released.append(handle)
 
 
-def gathering(calls: Calls, asks: list[Any], peer: Any = None) -> tuple[Any, Any]:
+def gathering(calls: Calls, asks: list[Any], peer: Any = None, *, slots: int = 4, ring: bool = True) -> tuple[Any, Any]:
     """A carrier with a chunk of 700 bytes for the peer's slot 3, its gather launched and not over, and that fence."""
-    ring = SimpleNamespace(slots=4, address=1 << 20, slot_bytes=1000, device=1, memory="VRAM")
-    there = SimpleNamespace(name="there", rings=SimpleNamespace(receive=ring))
+    receive = SimpleNamespace(slots=slots, address=1 << 20, slot_bytes=1000, device=1, memory="VRAM")
+    there = SimpleNamespace(name="there", rings=SimpleNamespace(receive=receive) if ring else None)
     parcel = SimpleNamespace(chunks=[SimpleNamespace(bytes=700)], mover=None, after=None, peer=there, began=False)
     fence = Fence(False)
     region = SimpleNamespace(memory="VRAM", device=0)
@@ -171,6 +175,12 @@ def test_given_up_carriers_release_what_they_had_made() -> None:
     assert calls.released == [0]
 
 
+def flight(handle: int, name: str = "there", role: str = "sender") -> Any:
+    """A transfer of the slot of that number."""
+    stage = SimpleNamespace(handle=handle)
+    return SimpleNamespace(role=role, slot=handle, peer=SimpleNamespace(name=name), stage=stage)
+
+
 @pytest.mark.parametrize(("every", "seen"), [(True, [1, 2, 3, 4]), (False, [1, 2, 4])])
 def test_a_short_look_ends_at_the_first_transfer_with_a_peer_that_has_not(
     every: bool, seen: list[int], monkeypatch: pytest.MonkeyPatch
@@ -181,9 +191,6 @@ def test_a_short_look_ends_at_the_first_transfer_with_a_peer_that_has_not(
     def done(handle: int, peer: str) -> bool:
         asked.append(handle)
         return handle != 2
-
-    def flight(handle: int, peer: str) -> Any:
-        return SimpleNamespace(role="sender", peer=SimpleNamespace(name=peer), stage=SimpleNamespace(handle=handle))
 
     monkeypatch.setattr(Carrier, "_arrived", lambda self, flight, ok: arrived.append(flight.stage.handle))
     flights = [flight(1, "a"), flight(2, "a"), flight(3, "a"), flight(4, "b")]
@@ -207,3 +214,188 @@ def test_kernels_of_a_role_end_in_their_order(monkeypatch: pytest.MonkeyPatch) -
     one.look()
     assert ended == [("sender", 0), ("receiver", 0)]
     assert [left.slot for left in one._kernels] == [1, 2]
+
+
+def test_a_transfer_that_failed_is_over_when_its_connection_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of any other failure NIXL has to say whether it still moves; the next ones are looked at all the same."""
+    arrived: list[tuple[int, bool]] = []
+    lost: list[tuple[str, str]] = []
+    gone = PeerLost("gone")
+
+    def done(handle: int, peer: str) -> bool:
+        assert peer == ("other" if handle == 3 else "there")
+        if handle in (1, 3):
+            raise TransferError("who knows") if handle == 1 else gone
+        return True
+
+    monkeypatch.setattr(Carrier, "_arrived", lambda self, flight, ok: arrived.append((flight.stage.handle, ok)))
+    flights = [flight(1), flight(2), flight(3, "other"), flight(4)]
+    one = carrier(
+        _flights=list(flights),
+        _agent=SimpleNamespace(done=done),
+        _lost=lambda peer, error: lost.append((peer.name, str(error))),
+    )
+    one.look()
+    assert arrived == [(2, True), (3, False), (4, True)]
+    assert lost == [("other", "gone")]
+    assert one._flights == [flights[0]]
+
+
+def test_a_short_look_looks_at_either_way_by_itself() -> None:
+    """What is read from a peer says nothing of what is written to it."""
+    asked: list[int] = []
+
+    def done(handle: int, peer: str) -> bool:
+        asked.append(handle)
+        return False
+
+    flights = [flight(1), flight(2, role="receiver"), flight(3), flight(4, role="receiver")]
+    one = carrier(_flights=flights, _agent=SimpleNamespace(done=done))
+    one.look(every=False)
+    assert asked == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("error", "lost", "logged"),
+    [
+        (None, [], []),
+        (PeerLost("gone"), ["gone"], []),
+        (TransferError("no buffer"), [], ["peer there: no buffer"]),
+    ],
+)
+def test_messages_go_to_the_peer_of_their_number(
+    error: Exception | None, lost: list[str], logged: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    sent: list[tuple[str, str]] = []
+    news: list[str] = []
+
+    def notify(peer: str, frame: str) -> None:
+        sent.append((peer, frame))
+        if error is not None:
+            raise error
+
+    peers = {7: SimpleNamespace(name="there"), 8: None}
+    one = carrier(
+        _agent=SimpleNamespace(notify=notify),
+        _lost=lambda peer, error: news.append(str(error)),
+        desk=SimpleNamespace(peer=lambda number: peers[number]),
+    )
+    actions = [action("send", "first", peer=7), action("send", "nobody's", peer=8), action("send", "second", peer=7)]
+    one.add("sender", [*actions, SimpleNamespace(kind="send", frame=None, peer=7)])
+    one.run()
+    assert sent == [("there", "first"), ("there", "second")]
+    assert news == lost * 2
+    assert [record.getMessage() for record in caplog.records] == logged * 2
+
+
+class Area:
+    """Notes what it is to move, as slowly as its fence says, or not at all."""
+
+    def __init__(self, fence: Fence | Exception) -> None:
+        self.fence, self.moved = fence, list[tuple[Any, ...]]()
+        self.region = SimpleNamespace(memory="DRAM", device=0)
+
+    def move(self, mover: Any, chunk: Any, slot: int, *, gather: bool, after: Any = None) -> Fence:
+        self.moved.append((mover, chunk, slot, gather, after))
+        if isinstance(self.fence, Exception):
+            raise self.fence
+        return self.fence
+
+    def slot(self, index: int) -> tuple[int, None]:
+        return 1000 * index, None
+
+
+def launched(role: str, fence: Fence | Exception, **fields: Any) -> tuple[Any, Any, Area, list[tuple[int, bool]]]:
+    """A carrier with its second chunk of 70 bytes at slot 3, the parcel, the area, and which kernels have ended."""
+    ended: list[tuple[int, bool]] = []
+
+    def end(slot: int, ok: bool) -> list[Any]:
+        ended.append((slot, ok))
+        return []
+
+    chunks = [SimpleNamespace(bytes=700), SimpleNamespace(bytes=70)]
+    peer = SimpleNamespace(name="there", rings=None)
+    parcel = SimpleNamespace(
+        chunks=chunks,
+        mover="mover",
+        after="fence",
+        began=False,
+        error=None,
+        id="r",
+        peer=peer,
+        clear=None,
+        scattered=0,
+        ours=True,
+        **fields,
+    )
+    area = Area(fence)
+    one = carrier(
+        areas={role: area},
+        receiver=SimpleNamespace(scattered=end),
+        sender=SimpleNamespace(gathered=end),
+        desk=SimpleNamespace(parcel=lambda number, name, of: parcel if (number, name, of) == (7, "p", role) else None),
+    )
+    kind = "gather" if role == "sender" else "scatter"
+    one.add(role, [action(kind, slot=3, sequence=1, remote_slot=None, peer=7, request="p")])
+    one.run()
+    return one, parcel, area, ended
+
+
+KERNELS = pytest.mark.parametrize("role", ["receiver", "sender"])
+
+
+@KERNELS
+def test_a_kernel_moves_a_chunk_of_the_parcel_behind_its_fence(role: str) -> None:
+    one, parcel, area, ended = launched(role, Fence(True))
+    assert area.moved == [("mover", parcel.chunks[1], 3, role == "sender", "fence")]
+    assert (ended, parcel.began, one.busy) == ([(3, True)], True, False)
+    assert one._loaded == ({3: 70} if role == "sender" else {})
+
+
+@KERNELS
+def test_a_kernel_that_takes_time_keeps_the_carrier_busy(role: str) -> None:
+    fence = Fence(False)
+    one, _, _, ended = launched(role, fence)
+    assert (ended, one.busy, one.busy_with(None)) == ([], True, False)
+    fence.over = True
+    one.look()
+    assert (ended, one.busy) == ([(3, True)], False)
+
+
+@KERNELS
+def test_a_kernel_that_cannot_be_launched_fails_its_parcel(role: str) -> None:
+    one, parcel, _, ended = launched(role, RuntimeError("out of kernels"))
+    assert (ended, one.busy, parcel.began) == ([(3, False)], False, True)
+    assert type(parcel.error) is TransferError
+    assert told(parcel.error) == ("request r: out of kernels", {"request": "r"})
+
+
+def test_kernels_are_waited_for_at_the_end() -> None:
+    waited: list[int] = []
+    fences = [SimpleNamespace(over=False, wait=lambda at=at: waited.append(at)) for at in (1, 2)]
+    kernels = [SimpleNamespace(fence=fence) for fence in fences]
+    peer, stage = SimpleNamespace(name="there"), SimpleNamespace(handle=1)
+    one = carrier(_kernels=kernels, _flights=[SimpleNamespace(peer=peer, stage=stage)])
+    assert one.abandon() == [(peer, stage)]
+    assert (waited, one.busy, one.busy_with(None)) == ([1, 2], False, False)
+
+
+@pytest.mark.parametrize("why", ["refused", "no ring", "no slot"])
+def test_a_write_that_cannot_be_made_yet_is_made_when_it_is_posted(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or fails then: the gather goes on."""
+    monkeypatch.setattr(Carrier, "_send", lambda self, action: None)
+    calls = Calls()
+    made = calls.make_exact
+    refusals = [TransferError("no memory")] if why == "refused" else []
+
+    def make(*arguments: Any) -> int:
+        if refusals:
+            raise refusals.pop()
+        return made(*arguments)
+
+    monkeypatch.setattr(calls, "make_exact", make)
+    one, fence = gathering(calls, [action("write", **WRITE)], slots=3 if why == "no slot" else 4, ring=why != "no ring")
+    assert (calls.made, one.busy_with(None)) == ([], False)
+    ended(one, fence)
+    assert calls.posted == calls.released == ([0] if why == "refused" else [])
+    assert one.sender.wrote == [(2, why == "refused")]

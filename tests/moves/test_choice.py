@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("nixl")
 
-from kvreshard.nixl import Finished
+from kvreshard.nixl import Finished, Unsupported
 from kvreshard.nixl.notices import Kind, Notice, decode
 from kvreshard.nixl.strategy import predicted_direct
 from tests.connector_rank import request
@@ -59,4 +59,14 @@ def test_a_request_of_nothing_tells_the_peer_all_the_same(fabric: Fabric, strate
     assert isinstance(finished, Finished)
     assert (finished.posted, finished.bytes, fabric.made) == (0, 0, [])
     assert [decode(message) for _, _, message in fabric.told] == [Notice(Kind.READ, "r", 1)]
+    pair.close()
+
+
+def test_what_cannot_be_ordered_says_why(fabric: Fabric) -> None:
+    pair = Pair()
+    with pytest.raises(Unsupported) as caught:
+        pair.here.write(pair.peer, pages(8), id="w", strategy="landed")
+    text = "strategy landed cannot be run with peer there: landing is the receiver's own read"
+    assert (str(caught.value), caught.value.request) == (text, "w")
+    assert fabric.made == []
     pair.close()
