@@ -28,6 +28,8 @@ from tests.scripted import BROKEN, MISSING
 from tests.told import told
 
 Kind = Literal["DRAM", "VRAM"]
+HOST: tuple[Kind, Kind] = ("DRAM", "DRAM")
+DEVICE: tuple[Kind, Kind] = ("VRAM", "VRAM")
 
 
 def publish(connector: Connector, spec: Spec, arrays: Sequence[Bytes], kinds: Sequence[Kind]) -> None:
@@ -47,9 +49,10 @@ class Mixed(Pair):
         there: Spec = THERE,
         kinds: tuple[Kind, Kind] = ("DRAM", "VRAM"),
         others: tuple[Kind, Kind] = ("VRAM", "DRAM"),
+        staging: dict[str, Any] = STAGING,
     ) -> None:
         self.mine, self.theirs = here.arrays(1), there.arrays(2)
-        self.here, self.there = Connector("here", **STAGING), Connector("there", **STAGING)
+        self.here, self.there = Connector("here", **staging), Connector("there", **staging)
         publish(self.here, here, self.mine, kinds)
         publish(self.there, there, self.theirs, others)
         self.before = [page.copy() for page in (*self.mine, *self.theirs)]
@@ -182,10 +185,32 @@ def test_a_write_clears_both_kinds_there_with_the_last_transfer_telling(
     pair.close()
 
 
+@pytest.mark.parametrize("kinds", [(HOST, DEVICE), (DEVICE, HOST)])
+def test_what_is_cleared_is_of_the_kind_of_the_side_that_takes(
+    fabric: Fabric, kinds: tuple[tuple[Kind, Kind], tuple[Kind, Kind]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = Mixed(kinds=kinds[0], others=kinds[1], staging={})
+    cleared: list[str] = []
+    monkeypatch.setattr(clearing, "require", cleared.append)
+    monkeypatch.setattr(clearing, "clear", lambda rows, kind, memory: cleared.append(f"{kind} is clear"))
+    part = request((0, 20), [0, 1], [0, 1])
+    pair.here.read(pair.peer, part, id="r", wait=False)
+    pair.until("Finished")
+    here, _ = kinds[0]
+    assert cleared == [here, f"{here} is clear"]
+    fabric.made.clear()
+    pair.here.write(pair.peer, part, id="w", wait=False)
+    pair.until("Finished")
+    # The peer's by zeros of this rank's.
+    assert len(cleared) == 2
+    assert [len(set(handle.ours[:, 0].tolist())) == 1 for handle in fabric.made] == [False, True]
+    pair.close()
+
+
 @pytest.mark.parametrize("layer", [0, 1])
 def test_spans_of_one_kind_are_landed(fabric: Fabric, layer: int) -> None:
     """A slot lies beside pages of one kind, and so do the spans that are read into it."""
-    pair = Mixed(kinds=("DRAM", "DRAM"))
+    pair = Mixed(kinds=HOST)
     with pytest.raises(Unsupported) as caught:
         pair.here.read(pair.peer, pages(4), id="r", strategy="landed")
     assert told(caught.value)[1]["found"] == "landed"
