@@ -11,11 +11,11 @@ import pytest
 pytest.importorskip("msgspec")
 
 import kvreshard as kvr
-from kvreshard.nixl import Cancelled, DeadlinePassed, LeaseOver, PeerLost, TransferError
+from kvreshard.nixl import Cancelled, DeadlinePassed, LeaseOver, PeerLost, TransferError, packing
 from kvreshard.nixl.control import Join, Refused
-from kvreshard.nixl.packing import TICK
+from kvreshard.nixl.packing import TICK, Packing
 from kvreshard.nixl.parcels import Parcel
-from tests.noting import One
+from tests.noting import Carrier, One, Sessions
 from tests.told import told
 
 LONG = 77.0
@@ -233,3 +233,52 @@ def test_without_rings_nothing_is_done() -> None:
     parcel = one.parcel()
     one.packing.lose(one.peer)
     assert (parcel.state, one.left) == ("failed", [])
+
+
+# Rings
+
+
+def test_other_rings_are_other_memory_for_the_same_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a peer may still touch of the old ones is kept first, and every session is over."""
+    made: list[Any] = []
+
+    class Made(Carrier):
+        def __init__(self, agent: Any, areas: Any, lost: Any) -> None:
+            super().__init__()
+            self.areas, self.desk = areas, None
+            made.append((agent, lost))
+
+        def keep(self) -> None:
+            self.done.append(("keep", self.areas))
+
+    sessions = Sessions()
+
+    def begun(carrier: Any, flow: str, say: Any) -> Sessions:
+        made.append((flow, say))
+        return sessions
+
+    monkeypatch.setattr(packing, "Carrier", Made)
+    monkeypatch.setattr(packing, "Sessions", begun)
+    cleared: list[None] = []
+    agent, say = cast(Any, "agent"), cast(Any, "say")
+    one = Packing(agent, cast(Any, None), "pull", say, cast(Any, None))
+    monkeypatch.setattr(one.workshop, "clear", lambda: cleared.append(None))
+    one.open_rings({})
+    assert (one._running, one.rings, made) == (None, None, [])
+    first, second = cast(Any, {"receiver": 1, "sender": 2}), cast(Any, {"receiver": 3, "sender": 4})
+    one.open_rings(first)
+    assert made == [("agent", one._cut_off), ("pull", "say")]
+    carrier = cast(Any, one)._running[0]
+    assert carrier.desk is one
+    # The same again change nothing.
+    one.open_rings(dict(first))
+    assert (carrier.done, sessions.asked, carrier.areas) == ([], [], first)
+    one.open_rings(second)
+    assert (carrier.done, sessions.asked, carrier.areas) == ([("keep", first), "run"], [("registered",)], second)
+    one.open_rings({})
+    assert (carrier.done[2:], sessions.asked[1:]) == ([("keep", second), "run"], [("registered",)])
+    assert one.rings is None
+    one.open_rings(first)
+    assert (len(carrier.done), len(sessions.asked), carrier.areas, len(made)) == (4, 2, first, 2)
+    # Kernels of plans are of the memory that was.
+    assert len(cleared) == 6

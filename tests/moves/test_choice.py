@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("nixl")
 
-from kvreshard.nixl import Finished, Unsupported
+import kvreshard as kvr
+from kvreshard.nixl import Finished, Unsupported, wire
 from kvreshard.nixl.notices import Kind, Notice, decode
 from kvreshard.nixl.strategy import predicted_direct
 from tests.connector_rank import request
 from tests.fabric import Fabric
-from tests.pairs import Pair, pages, right
+from tests.pairs import HERE, PAGE, Pair, pages, right
 
 
 def done(pair: Pair, direction: str, id: str, **options: Any) -> Finished:
@@ -69,4 +71,19 @@ def test_what_cannot_be_ordered_says_why(fabric: Fabric) -> None:
     text = "strategy landed cannot be run with peer there: landing is the receiver's own read"
     assert (str(caught.value), caught.value.request) == (text, "w")
     assert fabric.made == []
+    pair.close()
+
+
+def test_chunks_are_weighed_as_long_as_the_slots_of_their_way(fabric: Fabric) -> None:
+    """A page fits the slots that the peer sends from, and not those that it receives in."""
+    pair = Pair()
+    metadata = wire.decode(pair.there.metadata())
+    assert metadata.rings is not None
+    receive, send = (replace(metadata.rings.send, slot_bytes=size) for size in (PAGE // 2, PAGE))
+    pair.peer = pair.here.connect(wire.encode(replace(metadata, rings=wire.Rings(1, receive, send))))
+    (share,) = done(pair, "read", "r", strategy="packed").shares
+    assert share.predicted is not None
+    assert share.posted == share.predicted.posted == 8 * HERE.layers
+    with pytest.raises(kvr.LimitExceeded):
+        pair.here.write(pair.peer, pages(8), id="w", strategy="packed")
     pair.close()
