@@ -69,7 +69,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "meeting": ("tests/test_marks.py", "tests/moves/test_contacts.py"),
     "meetings": ("tests/test_marks.py", "tests/moves/test_contacts.py"),
     "memory": ("tests/test_memory.py",),
-    "clearing": ("tests/test_memory.py",),
+    "clearing": ("tests/test_memory.py", "tests/moves/test_mixed.py", "tests/moves/test_cleared.py"),
     "digests": ("tests/test_digests.py",),
     "connector": (*_MOVES, "tests/test_marks.py"),
     "leases": ("tests/test_ledger.py", "tests/moves/test_fenced.py"),

@@ -7,11 +7,41 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from typing import Any
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Any, Literal
+
+import kvreshard as kvr
 
 from .agent import Rows
 from .errors import Unsupported
 from .memory import Memory
+
+Kind = Literal["DRAM", "VRAM"]
+"""Kinds of memory."""
+
+Bare = list[tuple[Rows, Kind]]
+"""(N, 3) rows `address, bytes, device`, by the kind of memory."""
+
+
+def bare(pairing: kvr.Pairing, present: Collection[str]) -> Bare:
+    """Bytes of the target's pages that no transfer covers, by the kinds of memory that are `present` there."""
+    kinds: list[Kind] = ["DRAM", "VRAM"]
+    found: Bare = [(pairing.zero(memory=kind), kind) for kind in kinds if kind in present]
+    return [(rows, kind) for rows, kind in found if len(rows)]
+
+
+def later(bare: Bare, registered: Memory) -> Callable[[], None]:
+    """What clears them when it is called. Raises now what can be known now, as `require` and `Memory.check` do."""
+    for rows, kind in bare:
+        require(kind)
+        registered.check(rows, kind)
+    return partial(_clear_all, bare, registered)
+
+
+def _clear_all(bare: Bare, registered: Memory) -> None:
+    for rows, kind in bare:
+        clear(rows, kind, registered)
 
 
 def require(memory: str) -> None:

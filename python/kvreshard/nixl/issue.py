@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +15,7 @@ import kvreshard as kvr
 
 from . import clearing
 from .agent import Agent, Operation, Rows
+from .clearing import Kind
 from .errors import NixlError, TransferError
 from .events import Direction, Predicted
 from .landed import LandedLeg
@@ -28,8 +28,6 @@ from .packing import Packing
 from .parcelling import Parcelling
 from .peer import Peer
 from .strategy import Able, decide, predicted_direct
-
-Kind = Literal["DRAM", "VRAM"]
 
 OPERATIONS: dict[Direction, Operation] = {"read": "READ", "write": "WRITE"}
 
@@ -108,13 +106,10 @@ class Issuer:
         if order.strategy == "auto" and not self._packing.welcome(peer):
             able = replace(able, packs=0)
         chosen, predicted = decide(pairing, peer, direction, order.strategy, able)
-        bare = self._bare(pairing, peer.there if direction == "write" else peer.here) if order.zero else []
+        bare = clearing.bare(pairing, peer.there if direction == "write" else peer.here) if order.zero else []
         later = None
         if bare and direction == "read":
-            for rows, kind in bare:
-                clearing.require(kind)
-                self._memory.check(rows, kind)
-            later, bare = _Clear(bare, self._memory), []
+            later, bare = clearing.later(bare, self._memory), []
         if chosen == "landed":
             return self._landed(peer, plan, pairing, notice, predicted), later
         if chosen == "packed":
@@ -154,13 +149,6 @@ class Issuer:
         (kind,) = _kinds(peer, plan)
         return LandedLeg(self._agent, peer, self._landing, lander, chunks, kind, notice, predicted)
 
-    @staticmethod
-    def _bare(pairing: kvr.Pairing, present: Collection[str]) -> list[tuple[Rows, Kind]]:
-        """Bytes of the target's pages that no transfer covers, by the kinds of memory that are `present` there."""
-        kinds: list[Kind] = ["DRAM", "VRAM"]
-        found: list[tuple[Rows, Kind]] = [(pairing.zero(memory=kind), kind) for kind in kinds if kind in present]
-        return [(rows, kind) for rows, kind in found if len(rows)]
-
     def _move(self, peer: Peer, plan: kvr.Plan, piece: Piece, notice: bytes) -> Stage:
         operation = OPERATIONS[plan.direction]
         if piece.ids is not None:
@@ -197,15 +185,3 @@ class Issuer:
 def _kinds(peer: Peer, plan: kvr.Plan) -> Collection[str]:
     """Kinds of memory of the peer's pages in the plan, which may be narrowed to some layers."""
     return peer.there if len(peer.there) == 1 else {theirs for _, theirs in plan.parts}
-
-
-@dataclass(frozen=True)
-class _Clear:
-    """Clears rows of this rank when called."""
-
-    bare: list[tuple[Rows, Kind]]
-    memory: Memory
-
-    def __call__(self) -> None:
-        for rows, kind in self.bare:
-            clearing.clear(rows, kind, self.memory)

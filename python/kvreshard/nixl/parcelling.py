@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import partial
-from typing import Literal
 
 import kvreshard as kvr
 
 from . import clearing, control
-from .agent import Rows
 from .control import Message, Refused
 from .errors import LeaseOver
 from .memory import Memory
@@ -104,27 +101,10 @@ class Parcelling:
         chunks = pairing.chunks(kernels.tiles, message.limit)
         if size(chunks) != (message.bytes, message.chunk):
             raise kvr.IncompatibleLayout(f"the two sides cut request {message.id} into other chunks")
-        clear = self._clear(pairing, peer) if role == "receiver" and message.zero else None
+        clear = None
+        if role == "receiver" and message.zero:
+            clear = clearing.later(clearing.bare(pairing, peer.here), self._memory)
         after = self._complete.get(message.id) if role == "sender" else None
         return Parcel(
             message.name, message.id, peer, role, chunks, kernels.mover, message, ours=False, clear=clear, after=after
         )
-
-    def _clear(self, pairing: kvr.Pairing, peer: Peer) -> Callable[[], None]:
-        """Clears what this rank's pages own and the request does not cover."""
-        bare: list[tuple[Rows, str]] = []
-        kinds: list[Literal["DRAM", "VRAM"]] = ["DRAM", "VRAM"]
-        for kind in kinds:
-            if kind not in peer.here:
-                continue
-            rows = pairing.zero(memory=kind)
-            if len(rows):
-                clearing.require(kind)
-                self._memory.check(rows, kind)
-                bare.append((rows, kind))
-        return partial(_clear, bare, self._memory)
-
-
-def _clear(bare: list[tuple[Rows, str]], memory: Memory) -> None:
-    for rows, kind in bare:
-        clearing.clear(rows, kind, memory)
