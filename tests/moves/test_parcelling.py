@@ -142,7 +142,7 @@ def example(fabric: Fabric, pair: Pair, act: Callable[..., None], **options: Any
     """What is told of a request that comes through."""
     act(pair.peer, pages(2), id="first", strategy="packed", **options)
     pair.until("Finished")
-    return parcels(fabric, "first")[0]
+    return parcels(fabric, "first")[-1]
 
 
 def test_a_parcel_that_is_known_is_taken_once(fabric: Fabric) -> None:
@@ -278,4 +278,8 @@ def test_pages_that_are_expected_behind_a_stream_are_gathered_behind_it(
     after("u", None)
     assert taken("r", "4") is None
     assert taken("s", "5") is fences["s"]
+    # What is written into pages does not wait for what was in them.
+    written = example(fabric, pair, pair.here.write)
+    theirs(pair, again(written, name="6", id="s"))
+    assert pair.there._packing._parcels["here", "6", "receiver"].after is None
     pair.close()

@@ -84,7 +84,7 @@ class Parcelling:
 
     def _accepted(self, peer: Peer, role: Role, message: control.Parcel) -> Parcel:
         if self._ledger.is_over(Kind.READ if role == "sender" else Kind.WRITTEN, message.id):
-            raise LeaseOver(f"the pages of request {message.id} are not held any more", request=message.id)
+            raise LeaseOver(f"the pages of request {message.id} are not held any more")
         limit = self._packing.limit(peer, role)
         if message.limit > limit:
             raise kvr.LimitExceeded(f"chunks of {message.limit} bytes, and a slot has {limit}")
