@@ -21,6 +21,7 @@ from kvreshard.nixl import (
     clearing,
     issue,
 )
+from kvreshard.nixl.staging import Fence
 from tests.connector_rank import Bytes, Spec, request
 from tests.fabric import Fabric
 from tests.pairs import HERE, STAGING, THERE, Pair, pages, tokens
@@ -30,6 +31,12 @@ from tests.told import told
 Kind = Literal["DRAM", "VRAM"]
 HOST: tuple[Kind, Kind] = ("DRAM", "DRAM")
 DEVICE: tuple[Kind, Kind] = ("VRAM", "VRAM")
+
+
+@pytest.fixture(autouse=True)
+def no_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where torch is imported, it would look for the device."""
+    monkeypatch.setattr(Fence, "now", staticmethod(lambda devices: None))
 
 
 def publish(connector: Connector, spec: Spec, arrays: Sequence[Bytes], kinds: Sequence[Kind]) -> None:
@@ -62,7 +69,7 @@ class Mixed(Pair):
 def test_a_read_goes_kind_by_kind_and_the_last_transfer_tells(fabric: Fabric) -> None:
     pair = Mixed()
     pair.there.expect("r", readers=1)
-    pair.here.read(pair.peer, pages(4), id="r", wait=False)
+    pair.here.read(pair.peer, pages(4), id="r")
     here, there = pair.until("Finished")
     (finished,) = here
     assert isinstance(finished, Finished)
@@ -97,7 +104,7 @@ def test_what_cannot_be_made_takes_back_what_was(fabric: Fabric, ids: bool, monk
     monkeypatch.setattr(agent, call, second_refused)
     wanted = pages(2) if ids else request((3, 16), [1], [2])
     with pytest.raises(kind) as caught:
-        pair.here.read(pair.peer, wanted, id="r", strategy="direct", wait=False)
+        pair.here.read(pair.peer, wanted, id="r", strategy="direct")
     assert (caught.value.peer, caught.value.request, caught.value.code) == ("there", "r", str(error))
     assert [handle.state for handle in fabric.made] == ["made"]
     assert (agent.alive, pair.here.in_flight) == ([], ())
@@ -120,7 +127,7 @@ def test_both_kinds_are_cleared_here_when_all_has_arrived(fabric: Fabric, monkey
 
     monkeypatch.setattr(clearing, "require", required.append)
     monkeypatch.setattr(clearing, "clear", clear)
-    pair.here.read(pair.peer, request((0, 20), [0, 1], [0, 1]), id="r", strategy="direct", wait=False)
+    pair.here.read(pair.peer, request((0, 20), [0, 1], [0, 1]), id="r", strategy="direct")
     assert required == ["DRAM", "VRAM"]
     assert cleared == []
     pair.until("Finished")
@@ -128,7 +135,7 @@ def test_both_kinds_are_cleared_here_when_all_has_arrived(fabric: Fabric, monkey
     assert (cleared, moved) == ([("DRAM", rest), ("VRAM", rest)], [True, True])
     # Not where that is not ordered.
     cleared.clear()
-    pair.here.read(pair.peer, request((0, 20), [0, 1], [0, 1]), id="s", strategy="direct", wait=False, zero=False)
+    pair.here.read(pair.peer, request((0, 20), [0, 1], [0, 1]), id="s", strategy="direct", zero=False)
     pair.until("Finished")
     assert cleared == []
     pair.close()
@@ -145,7 +152,7 @@ def test_what_cannot_be_cleared_is_refused_before_anything_moves(
     monkeypatch.setattr(clearing, "require", refuse)
     part = request((0, 20), [0, 1], [0, 1])
     with pytest.raises(Unsupported) as caught:
-        pair.here.read(pair.peer, part, id="r", strategy="direct", wait=False)
+        pair.here.read(pair.peer, part, id="r", strategy="direct")
     assert told(caught.value) == ("no torch", {"request": "r"})
     assert (fabric.made, fabric.agents["here"].alive) == ([], [])
     pair.close()
@@ -158,7 +165,7 @@ def test_a_write_clears_both_kinds_there_with_the_last_transfer_telling(
     monkeypatch.setattr(issue, "ZEROS", 1000)
     pair = Mixed(replace(THERE, name="here"), replace(HERE, name="there"))
     pair.there.expect("w", writers=1)
-    pair.here.write(pair.peer, request((0, 20), [0, 1], [0, 1]), id="w", strategy="direct", wait=False)
+    pair.here.write(pair.peer, request((0, 20), [0, 1], [0, 1]), id="w", strategy="direct")
     here, there = pair.until("Finished")
     (finished,) = here
     assert isinstance(finished, Finished)
@@ -179,7 +186,7 @@ def test_a_write_clears_both_kinds_there_with_the_last_transfer_telling(
         np.testing.assert_array_equal(tokens(theirs, HERE), wanted)
     # The zeros are registered once, and the connector's.
     registered = len(fabric.agents["here"].regions)
-    pair.here.write(pair.peer, request((0, 20), [0, 1], [0, 1]), id="x", strategy="direct", wait=False)
+    pair.here.write(pair.peer, request((0, 20), [0, 1], [0, 1]), id="x", strategy="direct")
     pair.until("Finished")
     assert len(fabric.agents["here"].regions) == registered == HERE.layers + 1
     pair.close()
@@ -194,12 +201,12 @@ def test_what_is_cleared_is_of_the_kind_of_the_side_that_takes(
     monkeypatch.setattr(clearing, "require", cleared.append)
     monkeypatch.setattr(clearing, "clear", lambda rows, kind, memory: cleared.append(f"{kind} is clear"))
     part = request((0, 20), [0, 1], [0, 1])
-    pair.here.read(pair.peer, part, id="r", wait=False)
+    pair.here.read(pair.peer, part, id="r")
     pair.until("Finished")
     here, _ = kinds[0]
     assert cleared == [here, f"{here} is clear"]
     fabric.made.clear()
-    pair.here.write(pair.peer, part, id="w", wait=False)
+    pair.here.write(pair.peer, part, id="w")
     pair.until("Finished")
     # The peer's by zeros of this rank's.
     assert len(cleared) == 2
