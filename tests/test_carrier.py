@@ -27,7 +27,7 @@ def carrier(**fields: Any) -> Any:
     """One with these fields, and nothing to do."""
     made = Carrier.__new__(Carrier)
     queues = {"_unsent": deque[Any](), "_todo": deque[Any](), "_launches": deque[Any]()}
-    nothing: dict[str, Any] = {**queues, "_kernels": [], "_flights": [], "_ready": {}, "_loaded": {}, "desk": None}
+    nothing: dict[str, Any] = {**queues, "_kernels": [], "_flights": [], "_ready": {}, "_loaded": {}, "_desk": None}
     for name, value in {**nothing, **fields}.items():
         setattr(made, name, value)
     return made
@@ -121,7 +121,7 @@ def gathering(calls: Calls, asks: list[Any], peer: Any = None, *, slots: int = 4
     region = SimpleNamespace(memory="VRAM", device=0)
     area = SimpleNamespace(region=region, slot=lambda slot: (5000 + slot, None), move=lambda *_, **__: fence)
     desk = SimpleNamespace(parcel=lambda *_: parcel, peer=lambda number: there if peer is None else peer)
-    one = carrier(_agent=calls, sender=Machine(slot_2=asks), areas={"sender": area}, desk=desk)
+    one = carrier(_agent=calls, sender=Machine(slot_2=asks), areas={"sender": area}, _desk=desk)
     one.add("sender", [action("gather", slot=2, sequence=0, remote_slot=3, peer=7, request="r")])
     one.run()
     return one, fence
@@ -278,7 +278,7 @@ def test_messages_go_to_the_peer_of_their_number(
     one = carrier(
         _agent=SimpleNamespace(notify=notify),
         _lost=lambda peer, error: news.append(str(error)),
-        desk=SimpleNamespace(peer=lambda number: peers[number]),
+        _desk=SimpleNamespace(peer=lambda number: peers[number]),
     )
     actions = [action("send", "first", peer=7), action("send", "nobody's", peer=8), action("send", "second", peer=7)]
     one.add("sender", [*actions, SimpleNamespace(kind="send", frame=None, peer=7)])
@@ -333,7 +333,7 @@ def launched(role: str, fence: Fence | Exception, **fields: Any) -> tuple[Any, A
         areas={role: area},
         receiver=SimpleNamespace(scattered=end),
         sender=SimpleNamespace(gathered=end),
-        desk=SimpleNamespace(parcel=lambda number, name, of: parcel if (number, name, of) == (7, "p", role) else None),
+        _desk=SimpleNamespace(parcel=lambda number, name, of: parcel if (number, name, of) == (7, "p", role) else None),
     )
     kind = "gather" if role == "sender" else "scatter"
     one.add(role, [action(kind, slot=3, sequence=1, remote_slot=None, peer=7, request="p")])

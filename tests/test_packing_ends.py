@@ -243,10 +243,10 @@ def test_other_rings_are_other_memory_for_the_same_machines(monkeypatch: pytest.
     made: list[Any] = []
 
     class Made(Carrier):
-        def __init__(self, agent: Any, areas: Any, lost: Any) -> None:
+        def __init__(self, agent: Any, areas: Any, desk: Any, lost: Any) -> None:
             super().__init__()
-            self.areas, self.desk = areas, None
-            made.append((agent, lost))
+            self.areas = areas
+            made.append((agent, desk, lost))
 
         def keep(self) -> None:
             self.done.append(("keep", self.areas))
@@ -267,9 +267,8 @@ def test_other_rings_are_other_memory_for_the_same_machines(monkeypatch: pytest.
     assert (one._running, one.rings, made) == (None, None, [])
     first, second = cast(Any, {"receiver": 1, "sender": 2}), cast(Any, {"receiver": 3, "sender": 4})
     one.open_rings(first)
-    assert made == [("agent", one._cut_off), ("pull", "say")]
+    assert made == [("agent", one, one._cut_off), ("pull", "say")]
     carrier = cast(Any, one)._running[0]
-    assert carrier.desk is one
     # The same again change nothing.
     one.open_rings(dict(first))
     assert (carrier.done, sessions.asked, carrier.areas) == ([], [], first)

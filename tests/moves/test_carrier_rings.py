@@ -23,7 +23,7 @@ def machine(role: str, slots: int, slot_bytes: int = 256) -> Machine:
     """The one of a role, where the other has other slots."""
     sizes = {"receiver": Size(1280, 256), "sender": Size(1280, 256), role: Size(slots * slot_bytes, slot_bytes)}
     areas: Any = {name: SimpleNamespace(size=size) for name, size in sizes.items()}
-    made = Carrier(SimpleNamespace(), areas, lambda *_: None)  # type: ignore[arg-type]
+    made = Carrier(SimpleNamespace(), areas, SimpleNamespace(), lambda *_: None)  # type: ignore[arg-type]
     one: Machine = getattr(made, role)
     return one
 

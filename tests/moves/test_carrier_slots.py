@@ -99,7 +99,7 @@ class One:
             "receiver": self.machines[0],
             "sender": self.machines[1],
             "areas": areas,
-            "desk": SimpleNamespace(peer=lambda number: self.peer, parcel=lambda *_: None),
+            "_desk": SimpleNamespace(peer=lambda number: self.peer, parcel=lambda *_: None),
             "_agent": self.agent,
             "_lost": lambda peer, error: self.lost.append((peer.name, type(error))),
             "_unsent": deque(),
@@ -184,6 +184,20 @@ def test_what_nixl_does_not_post(role: Any, kind: str, end: str, error: Exceptio
     assert one.agent.released == (["handle"] if over else [])
     assert one.carrier.busy is not over
     assert one.lost == ([("there", PeerLost)] if isinstance(error, PeerLost) else [])
+
+
+@ROLES
+def test_a_handle_that_cannot_be_released_ends_as_others_do(
+    role: Any, kind: str, end: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(handle: Any) -> None:
+        raise TransferError("in use")
+
+    one = One()
+    one.agent.post_ = True
+    monkeypatch.setattr(one.agent, "release", refuse)
+    assert one.ask(role, kind) == [(end, 1, True)]
+    assert [record.getMessage() for record in caplog.records] == ["peer there: in use"]
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,9 @@ class _Kernel:
 class Carrier:
     """The machines of one connector, and their slots."""
 
-    def __init__(self, agent: Agent, areas: dict[Role, Area], lost: Callable[[Peer, NixlError], None]) -> None:
+    def __init__(
+        self, agent: Agent, areas: dict[Role, Area], desk: Desk, lost: Callable[[Peer, NixlError], None]
+    ) -> None:
         epoch = time.time_ns() // 1000
         receive, send = areas["receiver"].size, areas["sender"].size
         self.receiver = kvr.RingReceiver(
@@ -93,8 +95,7 @@ class Carrier:
             resend=RESEND_TICKS,
         )
         self.areas = areas
-        self.desk: Desk | None = None
-        self._agent, self._lost = agent, lost
+        self._agent, self._desk, self._lost = agent, desk, lost
         self._unsent: deque[kvr.RingAction] = deque()
         self._todo: deque[tuple[Role, kvr.RingAction]] = deque()
         self._launches: deque[tuple[Role, kvr.RingAction]] = deque()
@@ -202,14 +203,14 @@ class Carrier:
             self._move(role, action)
             return
         parcel = self._parcel(role, action)
-        if parcel is not None and self.desk is not None:
-            self.desk.report(parcel, action)
+        if parcel is not None:
+            self._desk.report(parcel, action)
 
     def _parcel(self, role: Role, action: kvr.RingAction) -> Parcel | None:
-        return self.desk.parcel(action.peer, action.request or "", role) if self.desk is not None else None
+        return self._desk.parcel(action.peer, action.request or "", role)
 
     def _peer(self, action: kvr.RingAction) -> Peer | None:
-        return self.desk.peer(action.peer) if self.desk is not None else None
+        return self._desk.peer(action.peer)
 
     def _send(self, action: kvr.RingAction) -> None:
         peer = self._peer(action)

@@ -82,8 +82,7 @@ class Packing:
         if not areas:
             return
         if self._running is None:
-            carrier = Carrier(self._agent, areas, self._cut_off)
-            carrier.desk = self
+            carrier = Carrier(self._agent, areas, self, self._cut_off)
             self._running = carrier, Sessions(carrier, self._flow, self._say)
         self._running[0].areas = areas
 
