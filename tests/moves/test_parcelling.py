@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("nixl")
 
 import kvreshard as kvr
-from kvreshard.nixl import Peer, clearing, control
+from kvreshard.nixl import clearing, control
 from kvreshard.nixl.parcels import Parcel, size
 from kvreshard.nixl.staging import Fence
 from tests.connector_rank import request
@@ -128,9 +128,9 @@ def test_the_edge_of_a_route_is_told(fabric: Fabric, direction: Any) -> None:
     pair.close()
 
 
-def theirs(pair: Pair, message: control.Parcel, peer: Peer | None = None) -> None:
+def theirs(pair: Pair, message: control.Parcel) -> None:
     """`there` hears of a parcel."""
-    pair.there._parcelling.theirs(peer or pair.there._peers["here"], message)
+    pair.there._parcelling.theirs(pair.there._peers["here"], message)
 
 
 def again(message: control.Parcel, **changed: Any) -> control.Parcel:
@@ -138,9 +138,9 @@ def again(message: control.Parcel, **changed: Any) -> control.Parcel:
     return control.Parcel(**{**{name: getattr(message, name) for name in message.__struct_fields__}, **changed})
 
 
-def example(fabric: Fabric, pair: Pair, act: Callable[..., None], **options: Any) -> control.Parcel:
+def example(fabric: Fabric, pair: Pair, act: Callable[..., None]) -> control.Parcel:
     """What is told of a request that comes through."""
-    act(pair.peer, pages(2), id="first", strategy="packed", **options)
+    act(pair.peer, pages(2), id="first", strategy="packed")
     pair.until("Finished")
     return parcels(fabric, "first")[-1]
 
