@@ -66,7 +66,7 @@ class Machine:
 
     def gathered(self, slot: int, ok: bool) -> list[Any]:
         self.told.append((slot, ok))
-        return self.asks.get(f"slot_{slot}", [])
+        return self.asks.pop(f"slot_{slot}", [])
 
     def write_ended(self, slot: int, ok: bool) -> list[Any]:
         self.wrote.append((slot, ok))
@@ -118,9 +118,14 @@ def gathering(calls: Calls, asks: list[Any], peer: Any = None, *, slots: int = 4
     there = SimpleNamespace(name="there", rings=SimpleNamespace(receive=receive) if ring else None)
     parcel = SimpleNamespace(chunks=[SimpleNamespace(bytes=700)], mover=None, after=None, peer=there, began=False)
     fence = Fence(False)
+    begun = iter([fence, Fence(False)])
     region = SimpleNamespace(memory="VRAM", device=0)
-    area = SimpleNamespace(region=region, slot=lambda slot: (5000 + slot, None), move=lambda *_, **__: fence)
-    desk = SimpleNamespace(parcel=lambda *_: parcel, peer=lambda number: there if peer is None else peer)
+    area = SimpleNamespace(region=region, slot=lambda slot: (5000 + slot, None), move=lambda *_, **__: next(begun))
+    desk = SimpleNamespace(
+        parcel=lambda *_: parcel,
+        peer=lambda number: there if peer is None else peer,
+        report=lambda *_: None,
+    )
     one = carrier(_agent=calls, sender=Machine(slot_2=asks), areas={"sender": area}, _desk=desk)
     one.add("sender", [action("gather", slot=2, sequence=0, remote_slot=3, peer=7, request="r")])
     one.run()
@@ -149,11 +154,21 @@ def test_a_write_is_made_while_its_chunk_is_gathered_and_only_posted_then(monkey
     assert not one.busy_with(None)
 
 
-def test_a_write_that_was_made_for_a_chunk_given_up_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("kind", "slot", "posted"), [(None, None, []), ("gather", 2, []), ("write", 1, [1]), ("failed", None, [])]
+)
+def test_a_write_that_was_made_for_a_chunk_given_up_is_released(
+    kind: str | None, slot: int | None, posted: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever else is asked for then: another chunk for that slot, a write of another slot."""
+    monkeypatch.setattr(Carrier, "_send", lambda self, action: None)
     calls = Calls()
-    one, fence = gathering(calls, [])
+    other: dict[str, Any] = {"sequence": 0, "remote_slot": 3, "peer": 7, "bytes": 1000, "request": "r"}
+    one, fence = gathering(calls, [] if kind is None else [action(kind, slot=slot, **other)])
+    one._loaded[1] = 5
     ended(one, fence)
-    assert (len(calls.made), calls.posted, calls.released) == (1, [], [0])
+    assert (calls.posted, calls.released) == (posted, [0, *posted])
+    assert one.busy_with(None) is (kind == "gather")
 
 
 def test_a_write_that_was_made_to_a_peer_that_is_another_now_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -200,6 +200,17 @@ def test_a_handle_that_cannot_be_released_ends_as_others_do(
     assert [record.getMessage() for record in caplog.records] == ["peer there: in use"]
 
 
+def test_a_read_into_a_slot_is_not_the_write_that_was_made_of_the_other_ring() -> None:
+    """Slots of both rings have the same numbers."""
+    one = One()
+    made: Any = SimpleNamespace(peer=one.peer, stage=SimpleNamespace(handle="another"))
+    one.carrier._ready[1] = made
+    one.agent.post_ = True
+    assert one.ask("receiver", "read") == [("read_ended", 1, True)]
+    assert [operation for operation, *_ in one.agent.made] == ["READ"]
+    assert (one.agent.released, one.carrier._ready) == (["handle"], {1: made})
+
+
 @pytest.mark.parametrize(
     ("role", "kind", "end"), [("receiver", "scatter", "scattered"), ("sender", "gather", "gathered")]
 )
