@@ -135,7 +135,7 @@ def gathering(calls: Calls, asks: list[Any], peer: Any = None, *, slots: int = 4
 def ended(one: Any, fence: Fence) -> None:
     """The gather is over."""
     fence.over = True
-    one.look()
+    one.look(every=True)
     one.run()
 
 
@@ -226,7 +226,7 @@ def test_kernels_of_a_role_end_in_their_order(monkeypatch: pytest.MonkeyPatch) -
         kernel("receiver", 0, over=True),
     ]
     one = carrier(_kernels=kernels)
-    one.look()
+    one.look(every=True)
     assert ended == [("sender", 0), ("receiver", 0)]
     assert [left.slot for left in one._kernels] == [1, 2]
 
@@ -250,7 +250,7 @@ def test_a_transfer_that_failed_is_over_when_its_connection_is(monkeypatch: pyte
         _agent=SimpleNamespace(done=done),
         _lost=lambda peer, error: lost.append((peer.name, str(error))),
     )
-    one.look()
+    one.look(every=True)
     assert arrived == [(2, True), (3, False), (4, True)]
     assert lost == [("other", "gone")]
     assert one._flights == [flights[0]]
@@ -373,7 +373,7 @@ def test_a_kernel_that_takes_time_keeps_the_carrier_busy(role: str) -> None:
     one, _, _, ended = launched(role, fence)
     assert (ended, one.busy, one.busy_with(None)) == ([], True, False)
     fence.over = True
-    one.look()
+    one.look(every=True)
     assert (ended, one.busy) == ([(3, True)], False)
 
 

@@ -139,7 +139,7 @@ class Carrier:
 
     # Progress
 
-    def look(self, *, every: bool = True) -> None:
+    def look(self, *, every: bool) -> None:
         """Looks which kernels and transfers have ended; if not at `every` transfer, then no further than the first with
         a peer that has not. What ends out of order is seen later: to ask NIXL of all, message by message, costs more.
         """
