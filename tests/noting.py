@@ -44,7 +44,7 @@ class Carrier:
     def run(self) -> None:
         self.done.append("run")
 
-    def look(self, *, every: bool = True) -> None:
+    def look(self, *, every: bool) -> None:
         self.done.append(("look", every))
 
     def keep(self) -> None:

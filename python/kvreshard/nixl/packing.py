@@ -84,7 +84,8 @@ class Packing:
         if self._running is None:
             carrier = Carrier(self._agent, areas, self, self._cut_off)
             self._running = carrier, Sessions(carrier, self._flow, self._say)
-        self._running[0].areas = areas
+        else:
+            self._running[0].areas = areas
 
     @property
     def rings(self) -> wire.Rings | None:
