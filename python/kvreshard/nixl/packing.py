@@ -139,7 +139,7 @@ class Packing:
                 self._end(parcel, error)
                 sessions.forgive(parcel.peer.name)
             return
-        if not parcel.wanted and not self._want(parcel):
+        if not parcel.wanted and not self._want(parcel, carrier, sessions):
             return
         if now >= parcel.next:
             again = parcel.sent > 0
@@ -148,23 +148,24 @@ class Packing:
             # A peer that has registered anew since has forgotten who this rank is.
             self._say(parcel.peer, parcel.message, again)
         # What the machine has to say goes out at once, behind the parcel.
-        self._running[0].run()
+        carrier.run()
 
     def accept(self, parcel: Parcel) -> None:
         """Takes part in a parcel of a peer; not yet when the session has not begun, but the peer tells it again."""
-        if self._running is None or not self._running[1].begin(parcel.peer, time.monotonic()):
+        if self._running is None:
+            return
+        carrier, sessions = self._running
+        if not sessions.begin(parcel.peer, time.monotonic()):
             return
         self.open(parcel)
-        if self._want(parcel):
-            self._running[0].run()
+        if self._want(parcel, carrier, sessions):
+            carrier.run()
         else:
             del self._parcels[parcel.key]
 
-    def _want(self, parcel: Parcel) -> bool:
+    @staticmethod
+    def _want(parcel: Parcel, carrier: Carrier, sessions: Sessions) -> bool:
         """Gives it to the machine; false while too many are open."""
-        if self._running is None:
-            return False
-        carrier, sessions = self._running
         number, (bytes, chunk) = sessions.of(parcel.peer.name).number, size(parcel.chunks)
         start = carrier.receiver.want if parcel.role == "receiver" else carrier.sender.offer
         try:
@@ -320,7 +321,7 @@ class Packing:
             self._end(parcel, None)
         elif action.kind == "freed":
             parcel.held = False
-            self._parcels.pop(parcel.key, None)
+            del self._parcels[parcel.key]
         elif action.kind == "failed":
             who = f"peer {parcel.peer.name}" if action.by_peer else "this side"
             kind = _REASONS.get(action.reason or "", TransferError)
