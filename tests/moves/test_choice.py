@@ -84,6 +84,6 @@ def test_chunks_are_weighed_as_long_as_the_slots_of_their_way(fabric: Fabric) ->
     (share,) = done(pair, "read", "r", strategy="packed").shares
     assert share.predicted is not None
     assert share.posted == share.predicted.posted == 8 * HERE.layers
-    with pytest.raises(kvr.LimitExceeded):
+    with pytest.raises(kvr.LimitExceeded, match="strategy packed: one page needs more than"):
         pair.here.write(pair.peer, pages(8), id="w", strategy="packed")
     pair.close()
