@@ -22,7 +22,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 
-_PACKED = ("tests/moves/test_packed.py", "tests/moves/test_packed_ends.py")
+_PACKED = tuple(f"tests/moves/test_{name}.py" for name in ("packed", "packed_ends", "packed_writes"))
 _MOVES = ("tests/moves", "tests/test_connector_states.py", "tests/test_landed.py")
 
 TESTS: dict[str, tuple[str, ...]] = {
@@ -33,6 +33,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "parcelling": ("tests/moves/test_parcelling.py", *_PACKED),
     "carrier": (
         "tests/test_carrier.py",
+        "tests/test_carrier_kernels.py",
         "tests/moves/test_carrier_slots.py",
         "tests/moves/test_carrier_rings.py",
         *_PACKED,

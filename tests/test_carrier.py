@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,35 +11,7 @@ pytest.importorskip("nixl")
 
 from kvreshard.nixl import PeerLost, TransferError
 from kvreshard.nixl.carrier import Carrier
-from tests.told import told
-
-
-@dataclass
-class Fence:
-    """A kernel's end."""
-
-    over: bool
-
-
-def carrier(**fields: Any) -> Any:
-    """One with these fields, and nothing to do."""
-    made = Carrier.__new__(Carrier)
-    queues = {"_unsent": deque[Any](), "_todo": deque[Any](), "_launches": deque[Any]()}
-    nothing: dict[str, Any] = {**queues, "_kernels": [], "_flights": [], "_ready": {}, "_loaded": {}, "_desk": None}
-    for name, value in {**nothing, **fields}.items():
-        setattr(made, name, value)
-    return made
-
-
-def kernel(role: str, slot: int, *, over: bool) -> Any:
-    """A kernel of a slot, and whether it has ended."""
-    parcel = SimpleNamespace(clear=None, scattered=0)
-    return SimpleNamespace(role=role, slot=slot, parcel=parcel, fence=Fence(over))
-
-
-def action(kind: str, frame: str = "", **fields: Any) -> Any:
-    """Something that a machine asks for."""
-    return SimpleNamespace(kind=kind, frame=frame, **fields)
+from tests.carriers import Fence, action, carrier, kernel
 
 
 def test_messages_go_first_then_transfers_then_launches_each_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,98 +271,6 @@ def test_messages_go_to_the_peer_of_their_number(
     assert sent == [("there", "first"), ("there", "second")]
     assert news == lost * 2
     assert [record.getMessage() for record in caplog.records] == logged * 2
-
-
-class Area:
-    """Notes what it is to move, as slowly as its fence says, or not at all."""
-
-    def __init__(self, fence: Fence | Exception) -> None:
-        self.fence, self.moved = fence, list[tuple[Any, ...]]()
-        self.region = SimpleNamespace(memory="DRAM", device=0)
-
-    def move(self, mover: Any, chunk: Any, slot: int, *, gather: bool, after: Any = None) -> Fence:
-        self.moved.append((mover, chunk, slot, gather, after))
-        if isinstance(self.fence, Exception):
-            raise self.fence
-        return self.fence
-
-    def slot(self, index: int) -> tuple[int, None]:
-        return 1000 * index, None
-
-
-def launched(role: str, fence: Fence | Exception, **fields: Any) -> tuple[Any, Any, Area, list[tuple[int, bool]]]:
-    """A carrier with its second chunk of 70 bytes at slot 3, the parcel, the area, and which kernels have ended."""
-    ended: list[tuple[int, bool]] = []
-
-    def end(slot: int, ok: bool) -> list[Any]:
-        ended.append((slot, ok))
-        return []
-
-    chunks = [SimpleNamespace(bytes=700), SimpleNamespace(bytes=70)]
-    peer = SimpleNamespace(name="there", rings=None)
-    parcel = SimpleNamespace(
-        chunks=chunks,
-        mover="mover",
-        after="fence",
-        began=False,
-        error=None,
-        id="r",
-        peer=peer,
-        clear=None,
-        scattered=0,
-        ours=True,
-        **fields,
-    )
-    area = Area(fence)
-    one = carrier(
-        areas={role: area},
-        receiver=SimpleNamespace(scattered=end),
-        sender=SimpleNamespace(gathered=end),
-        _desk=SimpleNamespace(parcel=lambda number, name, of: parcel if (number, name, of) == (7, "p", role) else None),
-    )
-    kind = "gather" if role == "sender" else "scatter"
-    one.add(role, [action(kind, slot=3, sequence=1, remote_slot=None, peer=7, request="p")])
-    one.run()
-    return one, parcel, area, ended
-
-
-KERNELS = pytest.mark.parametrize("role", ["receiver", "sender"])
-
-
-@KERNELS
-def test_a_kernel_moves_a_chunk_of_the_parcel_behind_its_fence(role: str) -> None:
-    one, parcel, area, ended = launched(role, Fence(True))
-    assert area.moved == [("mover", parcel.chunks[1], 3, role == "sender", "fence")]
-    assert (ended, parcel.began, one.busy) == ([(3, True)], True, False)
-    assert one._loaded == ({3: 70} if role == "sender" else {})
-
-
-@KERNELS
-def test_a_kernel_that_takes_time_keeps_the_carrier_busy(role: str) -> None:
-    fence = Fence(False)
-    one, _, _, ended = launched(role, fence)
-    assert (ended, one.busy, one.busy_with(None)) == ([], True, False)
-    fence.over = True
-    one.look(every=True)
-    assert (ended, one.busy) == ([(3, True)], False)
-
-
-@KERNELS
-def test_a_kernel_that_cannot_be_launched_fails_its_parcel(role: str) -> None:
-    one, parcel, _, ended = launched(role, RuntimeError("out of kernels"))
-    assert (ended, one.busy, parcel.began) == ([(3, False)], False, True)
-    assert type(parcel.error) is TransferError
-    assert told(parcel.error) == ("request r: out of kernels", {"request": "r"})
-
-
-def test_kernels_are_waited_for_at_the_end() -> None:
-    waited: list[int] = []
-    fences = [SimpleNamespace(over=False, wait=lambda at=at: waited.append(at)) for at in (1, 2)]
-    kernels = [SimpleNamespace(fence=fence) for fence in fences]
-    peer, stage = SimpleNamespace(name="there"), SimpleNamespace(handle=1)
-    one = carrier(_kernels=kernels, _flights=[SimpleNamespace(peer=peer, stage=stage)])
-    assert one.abandon() == [(peer, stage)]
-    assert (waited, one.busy, one.busy_with(None)) == ([1, 2], False, False)
 
 
 @pytest.mark.parametrize("why", ["refused", "no ring", "no slot"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -63,33 +62,6 @@ def test_how_a_parcel_ends_is_what_its_machine_reports() -> None:
     parcel = one.parcel(error=TransferError("out of kernels"))
     report(parcel, "failed", reason="kernel failed")
     assert str(parcel.error) == "out of kernels"
-
-
-@pytest.mark.parametrize("ours", [True, False])
-def test_the_rest_of_the_pages_is_cleared_at_the_end(ours: bool, caplog: pytest.LogCaptureFixture) -> None:
-    one = One()
-    cleared: list[str] = []
-    finished: Any = SimpleNamespace(kind="finished")
-    parcel = one.parcel(ours=ours, clear=lambda: cleared.append("rest"))
-    one.packing.report(parcel, finished)
-    assert (cleared, parcel.state, caplog.records) == (["rest"], "done", [])
-
-    def fails() -> None:
-        raise RuntimeError("no such memory")
-
-    parcel = one.parcel(ours=ours, clear=fails)
-    one.packing.report(parcel, finished)
-    assert (parcel.state, parcel.held, one.left) == ("failed", False, [])
-    assert (type(parcel.error), told(parcel.error)) == (
-        TransferError,
-        ("request r: no such memory", {"request": "r"}),
-    )
-    logged = [(record.levelno, record.getMessage()) for record in caplog.records]
-    text = "request r of peer there: not all pages were cleared: no such memory"
-    assert logged == ([] if ours else [(logging.ERROR, text)])
-    # Of one that has failed nothing is cleared.
-    one.packing.drop(one.parcel(ours=ours, clear=lambda: cleared.append("failed")))
-    assert cleared == ["rest"]
 
 
 # Peers
