@@ -21,7 +21,6 @@ from kvreshard.nixl import (
     clearing,
     issue,
 )
-from kvreshard.nixl.staging import Fence
 from tests.connector_rank import Bytes, Spec, request
 from tests.fabric import Fabric
 from tests.pairs import HERE, STAGING, THERE, Pair, pages, tokens
@@ -31,12 +30,6 @@ from tests.told import told
 Kind = Literal["DRAM", "VRAM"]
 HOST: tuple[Kind, Kind] = ("DRAM", "DRAM")
 DEVICE: tuple[Kind, Kind] = ("VRAM", "VRAM")
-
-
-@pytest.fixture(autouse=True)
-def no_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where torch is imported, it would look for the device."""
-    monkeypatch.setattr(Fence, "now", staticmethod(lambda devices: None))
 
 
 def publish(connector: Connector, spec: Spec, arrays: Sequence[Bytes], kinds: Sequence[Kind]) -> None:
