@@ -165,6 +165,43 @@ def test_a_peer_that_gives_up_its_registration_frees_nothing_that_is_stuck(
     pair.close()
 
 
+def removed(fabric: Fabric, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host removes the peer from the agent: NIXL knows neither it nor transfers with it, and bytes go on."""
+
+    def missing(*_: Any) -> Any:
+        raise MISSING
+
+    monkeypatch.setattr(fabric.agents["here"], "check_xfer_state", missing)
+    monkeypatch.setattr(fabric.agents["here"], "send_notif", missing)
+    fabric.ending = True
+
+
+@pytest.mark.parametrize("before", ["runs", "is broken", "is void"])
+@pytest.mark.parametrize("messages", [1, 2])
+def test_what_a_removed_peer_may_still_write_stays_held(
+    fabric: Fabric, before: str, messages: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever else was said of it first, and however many messages to it found that it is not there."""
+    pair = Pair()
+    if before == "is broken":
+        stuck(pair, fabric, BROKEN, monkeypatch)
+    else:
+        fabric.held = lambda handle: True
+        pair.here.read(pair.peer, pages(1), id="r", strategy="direct")
+    if before == "is void":
+        pair.here._hear("there", control.encode(control.Void(pair.there.generation)))
+        assert [type(event) for event in pair.here.poll()] == [PeerDown, Failed]
+    removed(fabric, monkeypatch)
+    for _ in range(messages):
+        pair.here.say(pair.peer, control.Ask("q", 1000, pair.there.generation))
+    pair.here.poll()
+    pair.here.gone("there")
+    seen = pair.here.poll() + pair.here.poll()
+    assert not any(isinstance(event, Freed) for event in seen)
+    assert list(pair.here.in_flight) == ["r"]
+    pair.close()
+
+
 def test_refusals_add_up(fabric: Fabric) -> None:
     pair = Pair()
     other, second = other_rank(pair)

@@ -9,7 +9,7 @@ from typing import Literal
 
 import kvreshard as kvr
 
-from .errors import NixlError, PeerBusy, PeerLost, TransferError, Untracked
+from .errors import NixlError, PeerBusy, PeerLost, TransferError
 from .events import Event, Failed, Freed, PeerDown
 from .issue import Issuer
 from .landing import Landing
@@ -154,8 +154,11 @@ class Flights:
         for leg in (leg for transfer in hit for leg in transfer.legs if leg.peer is peer):
             if leg.state in ("ready", "running"):
                 leg.error = leg.error or error
-            elif leg.state == "stuck" and ended and not isinstance(leg.error, Untracked):
-                leg.cancel()
+            elif leg.state == "stuck" and ended:
+                # Of a peer that its host has removed NIXL knows nothing, and says so when it is asked.
+                leg.advance(go_on=False)
+                if leg.state == "stuck" and not leg.untracked:
+                    leg.cancel()
         self._advance(hit, time.monotonic())
         self._forget_over()
 

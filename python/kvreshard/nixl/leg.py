@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .agent import Agent, Handle
-from .errors import NixlError, NotRegistered, PeerLost
+from .errors import NixlError, NotRegistered, PeerLost, Untracked
 from .events import Predicted, Share, Strategy, Telemetry
 from .peer import Peer
 
@@ -53,6 +53,8 @@ class Leg(ABC):
         self.predicted = predicted
         self.state: LegState = "ready"
         self.error: NixlError | None = None
+        self.untracked = False
+        """NIXL has said that it cannot tell any more whether bytes land."""
         self.measured: list[Telemetry] = []
         self._begun: float | None = None
         self._ended: float | None = None
@@ -164,6 +166,7 @@ class DirectLeg(Leg):
     def fail(self, error: NixlError, *, over: bool) -> None:
         """Records a failure. `over` says that nothing can land any more."""
         self.error = self.error or error
+        self.untracked = self.untracked or isinstance(error, Untracked)
         self.state = "ended" if over else "stuck"
         if over:
             self._release_all()

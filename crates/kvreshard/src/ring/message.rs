@@ -60,7 +60,7 @@ pub enum Message {
         /// Which chunk of the request.
         sequence: u32,
     },
-    /// Receiver to sender: I am done with what you shipped there.
+    /// Receiver to sender: what you shipped there is in the pages, or its request is over and you know it.
     #[serde(rename = "consumed")]
     Consumed {
         /// The slot.

@@ -160,10 +160,20 @@ impl Slots {
         elastic && wide(self.free.len()) > self.seats.values().map(reserved).fold(0, u64::saturating_add)
     }
 
+    /// Whether there is a free slot that will do.
+    pub(super) fn has_free(&self, will_do: impl Fn(u32) -> bool) -> bool {
+        self.free.iter().any(|&at| will_do(at))
+    }
+
     /// Takes a free slot for its next generation. The caller has asked [`may_take`](Self::may_take).
     pub(super) fn take(&mut self, step: Step, claim: Claim) -> Result<SlotUse> {
+        self.take_of(step, claim, |_| true)
+    }
+
+    /// The same of those that will do; the caller has asked [`has_free`](Self::has_free), too.
+    pub(super) fn take_of(&mut self, step: Step, claim: Claim, will_do: impl Fn(u32) -> bool) -> Result<SlotUse> {
         let none = || Error::ring("ring", "has no free slot", "a peer asks before it takes");
-        let &at = self.free.first().ok_or_else(none)?;
+        let at = self.free.iter().copied().find(|&at| will_do(at)).ok_or_else(none)?;
         let next = self.next(at, step)?;
         let slot = self.get_mut(at)?;
         let generation = add(slot.generation, 1, "generation of a slot")?;

@@ -38,7 +38,7 @@ pub enum State {
     Held,
     /// A chunk is on its way into a slot of the peer.
     Used,
-    /// The chunk is in the peer's slot, and the peer has not said that it saw it.
+    /// The chunk is in the peer's slot, and the peer has not said that it is done with it.
     Shipped,
     /// The slot was given back unused.
     Returned,

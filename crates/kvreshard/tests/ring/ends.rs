@@ -2,7 +2,7 @@
 //! The last one consumed would be the end of a request that went well.
 
 use super::alone::{SESSION, at, hear, receiver, said, want};
-use super::pair::{A, SLOT, both, name};
+use super::pair::{A, B, SLOT, both, chunks, name};
 use kvreshard::ring::{Flow, Message, Reason, Receiver, ReceiverEvent, Role, SlotUse, State, Ticket};
 
 fn aborted(reason: Reason) -> Message {
@@ -15,13 +15,13 @@ fn answered() -> Message {
     Message::Abort { ticket, floor: Ticket(0), from: Role::Sender, answer: true, reason }
 }
 
-/// A receiver of two slots that wants `first` chunks as ticket 0, and one as ticket 1.
+/// A receiver of two slots that wants `first` chunks as ticket 0, and two as ticket 1.
 struct Wanting(Receiver);
 
 impl Wanting {
     fn new(flow: Flow, first: u64) -> Self {
         let mut receiver = receiver(flow, 2, 4);
-        for (request, count) in [("first", first), ("second", 1)] {
+        for (request, count) in [("first", first), ("second", 2)] {
             receiver.on(want(request, count)).unwrap();
         }
         Self(receiver)
@@ -116,27 +116,43 @@ fn chunks_that_are_not_read_any_more_are_consumed_once_the_peer_knows() {
     assert_eq!(wanting.on(ReceiverEvent::ReadEnded { slot: 0, ok: false }), [Message::Consumed { at: at(0, 1) }]);
 }
 
-/// A grant of a newer use says that the older one is consumed, so none is given to a peer that has not heard of the failure.
+/// A grant of a newer use says that the older one is consumed, so the slot is granted to others, or when the peer knows. Other slots
+/// are granted meanwhile: a peer of which one request after another is given up gets on with the rest.
 #[test]
-fn nothing_is_granted_to_a_peer_that_does_not_know() {
+fn a_slot_is_not_granted_to_a_peer_that_does_not_know() {
     let (mut wanting, _) = Wanting::scattering(Flow::Push, 1);
-    let granted = |said: &[Message]| said.iter().any(|message| matches!(message, Message::Grant { .. }));
-    wanting.hears(Message::Returned { at: at(1, 1) });
-    assert_eq!(wanting.on(ReceiverEvent::Tick), [Message::Grant { at: at(1, 2), bytes: SLOT }]);
-    wanting.hears(Message::Returned { at: at(1, 2) });
-    assert!(!granted(&wanting.on(ReceiverEvent::Scattered { slot: 0, ok: false })));
-    assert!(!granted(&wanting.on(ReceiverEvent::Tick)));
-    assert_eq!(wanting.0.count(State::Free), 2);
-    assert!(granted(&wanting.hears(answered())));
+    let grant = |slot, generation| Message::Grant { at: at(slot, generation), bytes: SLOT };
+    assert_eq!(wanting.on(ReceiverEvent::Scattered { slot: 0, ok: false }), [aborted(Reason::Kernel)]);
+    assert_eq!(wanting.0.count(State::Free), 1);
+    assert_eq!(wanting.hears(Message::Returned { at: at(1, 1) }), []);
+    assert_eq!(wanting.on(ReceiverEvent::Tick), [grant(1, 2)]);
+    assert_eq!(wanting.shipped(at(1, 2), 1, 0), []);
+    assert_eq!((wanting.0.count(State::Scattering), wanting.0.count(State::Free)), (1, 1));
+    assert_eq!(wanting.hears(answered()), [Message::Consumed { at: at(0, 1) }, grant(0, 2)]);
 }
 
-/// A peer that says what it likes makes no list grow: of each slot the newest use is owed.
+/// The same slot for one peer that does not know, and for another that has nothing to do with it.
+#[test]
+fn a_slot_that_is_owed_to_one_peer_is_granted_to_another() {
+    let (mut wanting, _) = Wanting::scattering(Flow::Push, 1);
+    wanting.on(ReceiverEvent::Scattered { slot: 0, ok: false });
+    wanting.0.on(ReceiverEvent::PeerUp { peer: B, session: SESSION, flow: Flow::Push, slots: 4 }).unwrap();
+    let other = ReceiverEvent::Want { peer: B, request: name("other"), chunks: chunks(1), deadline: None };
+    assert!(wanting.on(other).contains(&Message::Grant { at: at(0, 2), bytes: SLOT }));
+    // The first peer asks after its use: it is not answered before it knows, and then of that use.
+    assert_eq!(wanting.shipped(at(0, 1), 0, 0), []);
+    assert_eq!(wanting.hears(answered()), [Message::Consumed { at: at(0, 1) }]);
+}
+
+/// A peer that says what it likes makes no list grow: of each slot the newest use is owed, whatever it says to have shipped there.
 #[test]
 fn of_each_slot_one_use_is_owed() {
     let mut wanting = Wanting::new(Flow::Pull, 1);
-    wanting.on(ReceiverEvent::Cancel { peer: A, request: name("first") });
-    for generation in [1, 7, 3] {
-        assert_eq!(wanting.shipped(at(2, generation), 0, 0), []);
+    for request in ["first", "second"] {
+        wanting.on(ReceiverEvent::Cancel { peer: A, request: name(request) });
+    }
+    for (generation, ticket) in [(1, 1), (7, 0), (3, 1)] {
+        assert_eq!(wanting.shipped(at(2, generation), ticket, 0), []);
     }
     assert_eq!(wanting.hears(answered()), [Message::Consumed { at: at(2, 7) }]);
 }
@@ -147,6 +163,8 @@ fn of_a_session_that_is_over_the_failure_is_told_first() {
     both(|flow| {
         let (mut wanting, at) = Wanting::scattering(flow, 1);
         wanting.on(ReceiverEvent::PeerDown { peer: A });
+        // Asked meanwhile, it says nothing: a kernel is at the pages.
+        assert_eq!(wanting.shipped(at, 0, 0), []);
         let said = wanting.on(ReceiverEvent::Scattered { slot: 0, ok: true });
         assert_eq!(said, [aborted(Reason::PeerLost), Message::Consumed { at }]);
     });

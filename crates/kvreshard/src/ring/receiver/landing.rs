@@ -29,9 +29,10 @@ impl Partner {
                 let all = sum(|wanted| wanted.missing);
                 let begun = sum(|wanted| if wanted.begun() { wanted.missing } else { wanted.missing.min(1) });
                 let early = slots.config().slots.checked_div(EARLY).unwrap_or(0);
-                // The peer takes a grant of a slot for `consumed` of what it shipped there before.
-                let settled = !self.paused && self.aborting.is_empty();
-                settled && self.granted < all && slots.may_take(peer, self.granted < begun.max(early))
+                !self.paused
+                    && slots.has_free(|slot| self.may_be_granted(slot))
+                    && self.granted < all
+                    && slots.may_take(peer, self.granted < begun.max(early))
             }
             Flow::Pull => {
                 self.announced.values().any(|announced| announced.waiting.is_some()) && slots.may_take(peer, true)
@@ -54,13 +55,35 @@ impl Partner {
         }
     }
 
+    /// Whether a free slot can be the peer's: it takes a grant for `consumed` of what it shipped there before.
+    fn may_be_granted(&self, slot: u32) -> bool {
+        !self.owed.contains_key(&slot)
+    }
+
     /// Says that this side is done with what was shipped; if its request was given up, once the peer knows of that: it would take
     /// the last chunk that is consumed for the end of a request that went well.
     fn consumed(&mut self, peer: Peer, ticket: Ticket, at: SlotUse, out: &mut Vec<Action>) {
-        match self.aborting.get_mut(&ticket) {
-            Some(aborting) => aborting.owe(at),
-            None => send(out, peer, self.session, Message::Consumed { at }),
+        if !self.aborting.contains_key(&ticket) {
+            send(out, peer, self.session, Message::Consumed { at });
+            return;
         }
+        // An honest peer uses a slot again when the last use is consumed; of another one no more is kept either.
+        let newest = self.owed.get(&at.slot).is_none_or(|&(generation, _)| generation <= at.generation);
+        if newest {
+            self.owed.insert(at.slot, (at.generation, ticket));
+        }
+    }
+
+    /// The peer knows that a request was given up.
+    pub(super) fn settle(&mut self, peer: Peer, ticket: Ticket, out: &mut Vec<Action>) {
+        self.aborting.remove(&ticket);
+        let session = self.session;
+        self.owed.retain(|&slot, &mut (generation, of)| {
+            if of == ticket {
+                send(out, peer, session, Message::Consumed { at: SlotUse { slot, generation } });
+            }
+            of != ticket
+        });
     }
 }
 
@@ -240,7 +263,7 @@ impl Receiver {
             match partner.flow {
                 Flow::Push => {
                     let claim = Claim { peer, session, cargo: None, remote: None };
-                    let at = self.slots.take(Step::Grant, claim)?;
+                    let at = self.slots.take_of(Step::Grant, claim, |slot| partner.may_be_granted(slot))?;
                     partner.granted = partner.granted.saturating_add(1);
                     send(out, peer, session, Message::Grant { at, bytes: self.slots.config().slot_bytes });
                 }

@@ -15,7 +15,7 @@ use super::session::{Epochs, Held, send};
 use super::slots::{Cargo, Config, Slots};
 use super::table::{Place, Rules, State, Step};
 
-use requests::{Aborting, Wanted};
+use requests::Wanted;
 
 /// What a receiver is told.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -106,8 +106,11 @@ struct Partner {
     next: Ticket,
     requests: BTreeMap<Ticket, Wanted>,
     names: BTreeMap<RequestName, Ticket>,
-    /// Given up, and not yet answered.
-    aborting: BTreeMap<Ticket, Aborting>,
+    /// Given up, and not yet answered; ticks since the peer was told.
+    aborting: BTreeMap<Ticket, (Reason, u32)>,
+    /// Slots with chunks of those that this side is done with, and of which use and ticket. They are consumed for the peer when it has
+    /// answered.
+    owed: BTreeMap<u32, (u64, Ticket)>,
     /// Push: slots that the peer may write.
     granted: u32,
     /// Push: it gave a slot back; none is granted before the next tick, so that the two do not play ball.
@@ -226,6 +229,7 @@ impl Receiver {
             requests: BTreeMap::new(),
             names: BTreeMap::new(),
             aborting: BTreeMap::new(),
+            owed: BTreeMap::new(),
             granted: 0,
             paused: false,
             announced: BTreeMap::new(),
@@ -297,11 +301,12 @@ impl Receiver {
         }
     }
 
-    /// Whether what lies in a slot of the peer's is being read, or was and is not in the pages yet.
+    /// Whether what was shipped there is on its way into the pages: being read from the peer's slot, or scattered.
     fn is_fetching(&self, peer: Peer, session: Session, at: SlotUse) -> bool {
-        self.slots.iter().any(|(_, slot)| {
+        self.slots.iter().any(|(index, slot)| {
+            let own = SlotUse { slot: index, generation: slot.generation };
             matches!(slot.state, State::Reading | State::Scattering)
-                && slot.claim.is_some_and(|claim| claim.is_of(peer, session) && claim.remote == Some(at))
+                && slot.claim.is_some_and(|claim| claim.is_of(peer, session) && claim.remote.unwrap_or(own) == at)
         })
     }
 }

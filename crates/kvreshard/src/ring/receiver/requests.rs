@@ -1,11 +1,9 @@
 //! The requests of a receiver: wanted, given up, failed.
 
-use std::collections::BTreeMap;
-
 use crate::error::{Error, Result};
 use crate::ring::chunks::Chunks;
 use crate::ring::message::{Message, WireRequest};
-use crate::ring::names::{Peer, RequestName, Role, SlotUse, Ticket};
+use crate::ring::names::{Peer, RequestName, Role, Ticket};
 use crate::ring::report::{Action, Reason, Report, RequestKey};
 use crate::ring::session::send;
 use crate::units::{add, index};
@@ -29,23 +27,6 @@ pub(super) struct Wanted {
     deadline: Option<u32>,
     /// Ticks since anything was heard.
     pub(super) idle: u32,
-}
-
-/// A request that was given up. The peer is told until it answers.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Aborting {
-    reason: Reason,
-    /// Ticks since the peer was told.
-    age: u32,
-    /// Slots of its chunks that this side is done with, and their generations: they are said to be consumed then.
-    owed: BTreeMap<u32, u64>,
-}
-
-impl Aborting {
-    pub(super) fn owe(&mut self, at: SlotUse) {
-        let owed = self.owed.entry(at.slot).or_default();
-        *owed = at.generation.max(*owed);
-    }
 }
 
 impl Wanted {
@@ -142,7 +123,7 @@ impl Receiver {
         partner.names.remove(&wanted.name);
         let session = partner.session;
         if !by_peer {
-            partner.aborting.insert(ticket, Aborting { reason, age: 0, owed: BTreeMap::new() });
+            partner.aborting.insert(ticket, (reason, 0));
             send(out, peer, session, partner.abort(ticket, false, reason));
         }
         partner.give_up_announced(ticket, peer, out);
@@ -160,10 +141,7 @@ impl Receiver {
         out: &mut Vec<Action>,
     ) {
         let Some(partner) = self.partners.get_mut(&peer).filter(|partner| ticket < partner.next) else { return };
-        let owed = partner.aborting.remove(&ticket).map(|aborting| aborting.owed);
-        for (slot, generation) in owed.into_iter().flatten() {
-            send(out, peer, partner.session, Message::Consumed { at: SlotUse { slot, generation } });
-        }
+        partner.settle(peer, ticket, out);
         if !answer {
             self.fail(peer, ticket, reason, true, out);
             if let Some(partner) = self.partners.get(&peer) {
@@ -191,11 +169,11 @@ impl Receiver {
                 }
             }
             let mut unanswered = Vec::new();
-            for (&ticket, aborting) in &mut partner.aborting {
-                aborting.age = aborting.age.saturating_add(1);
-                if aborting.age >= patience {
-                    aborting.age = 0;
-                    unanswered.push((ticket, aborting.reason));
+            for (&ticket, (reason, age)) in &mut partner.aborting {
+                *age = age.saturating_add(1);
+                if *age >= patience {
+                    *age = 0;
+                    unanswered.push((ticket, *reason));
                 }
             }
             for ticket in silent {

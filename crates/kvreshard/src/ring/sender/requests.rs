@@ -39,7 +39,7 @@ pub(super) struct Serving {
     lease: Option<u32>,
     /// The next chunk to gather; chunks go in order.
     pub(super) next: u32,
-    /// Chunks that the receiver has.
+    /// Chunks that the receiver has in its pages.
     pub(super) done: u32,
     /// Gathers at work on the pages.
     pub(super) gathering: u32,
