@@ -311,11 +311,14 @@ def main() -> None:
     set_environment()
     faulthandler.enable()
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    # UCX reports errors on standard output, in the middle of a line of ours where they come then.
+    results = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
     text = sys.argv[1]
     for values in json.loads(text if text.lstrip().startswith("[") else Path(text).read_text()):
         # Whatever hangs, inside NIXL too, ends the process and shows where every thread was.
         faulthandler.dump_traceback_later(CASE_SECONDS, exit=True)
-        print("RESULT " + json.dumps(run(Case.read(values))), flush=True)
+        print("RESULT " + json.dumps(run(Case.read(values))), file=results, flush=True)
     # Threads of NIXL and of the side channels must not hold the process.
     sys.stdout.flush()
     os._exit(0)

@@ -33,6 +33,25 @@ def test_a_case_that_hangs_is_ended() -> None:
     assert "<lambda>" in done.stderr
 
 
+_NOISE = """
+import os, sys
+import tests.vllm.harness as harness
+
+sys.argv[1:] = ['[{}]']
+harness.Case.read = lambda values: values
+harness.run = lambda case: os.write(1, b"sock.c:355 UCX ERROR") and {"verdict": "right"}
+harness.main()
+"""
+
+
+def test_what_libraries_print_is_no_result() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _NOISE], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, 'RESULT {"verdict": "right"}\n')
+    assert "UCX ERROR" in done.stderr
+
+
 def test_the_cases_after_a_dead_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that dies in its second case leaves the result of the first, and another runs the third."""
     asked: list[int] = []
