@@ -74,7 +74,12 @@ TESTS: dict[str, tuple[str, ...]] = {
     "digests": ("tests/test_digests.py",),
     "connector": (*_MOVES, "tests/test_marks.py"),
     "leases": ("tests/test_ledger.py", "tests/moves/test_fenced.py"),
-    "notices": ("tests/test_ledger.py", "tests/test_connector_wire.py", "tests/test_wire_v1.py"),
+    "notices": (
+        "tests/test_ledger.py",
+        "tests/test_promises.py",
+        "tests/test_connector_wire.py",
+        "tests/test_wire_v1.py",
+    ),
     "path": ("tests/test_path.py",),
     "control": ("tests/test_ledger.py", "tests/test_connector_wire.py", "tests/test_wire_v1.py"),
 }
