@@ -20,6 +20,7 @@
 //! What holds, and is checked by a model checker in the tests:
 //! - A slot is never written or read while someone else owns it. A slot that a lost peer may still touch is in quarantine until
 //!   that peer answers, the host knows that it is gone, or the ring is registered anew.
+//! - A sender finishes when all bytes are in the receiver's pages, unless the receiver has taken it for lost.
 //! - Every request ends, finished or failed, as long as someone ends its lease or its deadline.
 //! - Two sides that hear each other never wait for each other for ever, and when all requests are over all slots come back.
 //! - Every admitted peer has its minimum of slots; none is admitted beyond the ring. Peers take turns, and so do the requests of a

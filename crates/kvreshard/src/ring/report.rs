@@ -52,7 +52,7 @@ pub struct RequestKey {
 /// What became of a request. Each is reported once.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Report {
-    /// Receiver: all bytes are in the pages. Sender: the receiver has all of them, and the pages are free.
+    /// Receiver: all bytes are in the pages. Sender: they are in the receiver's, and its own pages are free.
     Finished(RequestKey),
     /// It failed.
     Failed {
